@@ -2,5 +2,8 @@
 //!
 //! A request meets the modules in this order: [`types`] are the words all share.
 
+pub mod config;
 pub mod error;
+pub mod fleet;
+pub mod telemetry;
 pub mod types;

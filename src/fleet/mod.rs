@@ -1,0 +1,3 @@
+//! Replicas: their addresses and their state.
+
+pub mod base_url;
