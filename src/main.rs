@@ -1,1 +1,3 @@
+//! The `gateway` command.
+
 fn main() {}

@@ -38,7 +38,10 @@ impl Outline {
             let (line, column) = (span.start.line(), span.start.col() + 1);
             let (path, is_key) = match event {
                 Event::Scalar(..) | Event::Alias(..) | Event::MappingStart(..) | Event::SequenceStart(..) => {
-                    enter(frames.last_mut(), &event)
+                    match frames.last_mut() {
+                        Some(frame) => enter(frame, &event),
+                        None => (String::new(), false),
+                    }
                 }
                 Event::MappingEnd | Event::SequenceEnd => {
                     frames.pop();
@@ -92,6 +95,11 @@ impl Outline {
         self.nodes.iter().filter(before).max_by_key(|node| node.column).map(|node| node.path.as_str())
     }
 
+    /// Path of the section that begins at a place; its first key begins there too.
+    pub(super) fn section_at(&self, line: usize, column: usize) -> Option<&str> {
+        self.nodes.iter().find(|node| node.line == line && node.column == column).map(|node| node.path.as_str())
+    }
+
     /// Every distinct key path with list indices left out, for the test that the full example is full.
     #[cfg(test)]
     pub(super) fn keys(&self) -> std::collections::BTreeSet<String> {
@@ -113,15 +121,14 @@ impl Outline {
 }
 
 /// Path of the node that an event begins, and whether it is a key. Moves the enclosing frame on.
-fn enter(frame: Option<&mut Frame>, event: &Event<'_>) -> (String, bool) {
+fn enter(frame: &mut Frame, event: &Event<'_>) -> (String, bool) {
     match frame {
-        None => (String::new(), false),
-        Some(Frame::List { path, next }) => {
+        Frame::List { path, next } => {
             let index = *next;
             *next += 1;
             (format!("{path}[{index}]"), false)
         }
-        Some(Frame::Map { path, key }) => match key.take() {
+        Frame::Map { path, key } => match key.take() {
             Some(name) => (join(path, &name), false),
             None => {
                 let name = match event {

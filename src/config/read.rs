@@ -62,7 +62,10 @@ fn explain(error: &Error, outline: &Outline) -> (usize, String) {
         Error::SerdeUnknownVariant { variant, expected, .. } => {
             format!("{shown} is `{variant}`; write {}", one_of(expected))
         }
-        Error::SerdeMissingField { field, .. } => format!("{shown} lacks `{field}`; add it"),
+        Error::SerdeMissingField { field, .. } => {
+            let section = outline.section_at(line, column).filter(|path| !path.is_empty()).unwrap_or(shown);
+            format!("{section} lacks `{field}`; add it")
+        }
         Error::SerdeInvalidType { unexpected, expected, .. }
         | Error::SerdeInvalidValue { unexpected, expected, .. } => {
             let found = if is_secret(path) { "of the wrong type".to_owned() } else { unexpected.clone() };

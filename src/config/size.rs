@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 #[must_use]
 pub fn display(bytes: u64) -> String {
     let units = [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match units.iter().find(|(_, factor)| bytes >= *factor && bytes % factor == 0) {
+    match units.iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor)) {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => bytes.to_string(),
     }

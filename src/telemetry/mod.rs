@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use ::metrics::{Counter, Gauge};
+use ::metrics::Gauge;
 
 pub use self::{
     access::AccessRecord,
@@ -43,8 +43,6 @@ pub struct Telemetry {
     access: Writer,
     connections: Gauge,
     body_memory: Gauge,
-    /// Held so that the counter exists from the start.
-    _dropped: Counter,
     models: Mutex<Models>,
     replicas: Mutex<Replicas>,
 }
@@ -55,7 +53,7 @@ impl Telemetry {
     pub fn new() -> Arc<Self> {
         let registry = Arc::new(Registry::new());
         let dropped = registry.counter(&table::ACCESS_DROPPED, &[]);
-        Arc::new(Self::build(registry, Writer::off(dropped.clone()), dropped))
+        Arc::new(Self::build(registry, Writer::off(dropped)))
     }
 
     /// Telemetry that writes the access log.
@@ -65,11 +63,11 @@ impl Telemetry {
     pub fn with_access_log(target: AccessLog) -> io::Result<Arc<Self>> {
         let registry = Arc::new(Registry::new());
         let dropped = registry.counter(&table::ACCESS_DROPPED, &[]);
-        let access = Writer::start(target, dropped.clone())?;
-        Ok(Arc::new(Self::build(registry, access, dropped)))
+        let access = Writer::start(target, dropped)?;
+        Ok(Arc::new(Self::build(registry, access)))
     }
 
-    fn build(registry: Arc<Registry>, access: Writer, dropped: Counter) -> Self {
+    fn build(registry: Arc<Registry>, access: Writer) -> Self {
         let process = metrics_process::Collector::default();
         registry.scope(|| process.describe());
         registry.gauge(&table::BUILD_INFO, &[env!("CARGO_PKG_VERSION")]).set(1.0);
@@ -78,7 +76,6 @@ impl Telemetry {
             access,
             connections: registry.gauge(&table::CONNECTIONS, &[]),
             body_memory: registry.gauge(&table::BODY_MEMORY, &[]),
-            _dropped: dropped,
             models: Mutex::default(),
             replicas: Mutex::default(),
             registry,
@@ -90,7 +87,7 @@ impl Telemetry {
     pub fn render(&self) -> String {
         self.registry.scope(|| self.process.collect());
         let mut page = self.registry.render();
-        replica::render(&mut page, lock(&self.replicas).values().map(|replica| &**replica));
+        replica::render(&mut page, &lock(&self.replicas).values().map(|replica| &**replica));
         page
     }
 

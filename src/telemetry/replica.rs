@@ -98,7 +98,10 @@ pub(super) const GAUGES: [MetricDef; 4] =
     [table::REPLICA_UP, table::REPLICA_INFLIGHT, table::REPLICA_WAITING, table::REPLICA_KV_USAGE];
 
 /// Appends the gauges of all replicas in the exposition format.
-pub(super) fn render<'a>(page: &mut String, replicas: impl Iterator<Item = &'a ReplicaMetrics> + Clone) {
+pub(super) fn render<'a, R>(page: &mut String, replicas: &R)
+where
+    R: Iterator<Item = &'a ReplicaMetrics> + Clone,
+{
     for metric in &GAUGES {
         let mut lines = replicas.clone().filter_map(|replica| Some((replica, replica.value(metric)?))).peekable();
         if lines.peek().is_none() {
