@@ -2,8 +2,10 @@
 //!
 //! A request meets the modules in this order: [`types`] are the words all share.
 
+pub mod cli;
 pub mod config;
 pub mod error;
 pub mod fleet;
+pub mod server;
 pub mod telemetry;
 pub mod types;

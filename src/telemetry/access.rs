@@ -173,3 +173,6 @@ fn write_lines(mut sink: impl Write, lines: &Receiver<String>, dropped: &Counter
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

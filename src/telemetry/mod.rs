@@ -29,6 +29,9 @@ pub use self::{
 use self::{access::Writer, metrics as table, recorder::Registry};
 use crate::config::AccessLog;
 
+/// Content type of [`Telemetry::render`]: the Prometheus text format.
+pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// Value of the `model` label of a request that names no known model.
 pub const NO_MODEL: &str = "unknown";
 
@@ -86,7 +89,8 @@ impl Telemetry {
     #[must_use]
     pub fn render(&self) -> String {
         self.registry.scope(|| self.process.collect());
-        let mut page = self.registry.render();
+        // The exporter parts families by blank lines, which strict parsers refuse.
+        let mut page = self.registry.render().replace("\n\n", "\n");
         replica::render(&mut page, &lock(&self.replicas).values().map(|replica| &**replica));
         page
     }

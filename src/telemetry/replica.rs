@@ -114,7 +114,6 @@ where
             let (model, label) = (escape(&replica.model), escape(&replica.replica));
             writeln!(page, "{name}{{model=\"{model}\",replica=\"{label}\"}} {value}").unwrap_or_default();
         }
-        page.push('\n');
     }
 }
 

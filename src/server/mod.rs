@@ -1,0 +1,3 @@
+//! The ports that the gateway listens on.
+
+pub mod admin;
