@@ -20,7 +20,10 @@ use super::{
     sections::{Caps, Concurrency, RoutingPlan, Slo},
     unused,
 };
-use crate::types::MAX_REPLICAS;
+use crate::{
+    fleet::base_url::{BaseUrl, BaseUrlError},
+    types::MAX_REPLICAS,
+};
 
 /// The routing policies that `routing.policy` and `--policy` may name.
 pub const POLICIES: &[&str] = &["prefix", "lmetric", "least_load", "round_robin", "random"];
@@ -170,7 +173,7 @@ fn open(c: &mut Checker<'_>, overrides: &Overrides, has_models: bool) -> Option<
     let mut seen = HashMap::new();
     let mut replicas = Vec::new();
     for url in &overrides.replicas {
-        match url.parse() {
+        match url.parse::<BaseUrl>() {
             Ok(base) => {
                 let plan = ReplicaPlan { url: base };
                 if seen.insert(plan.url.to_string(), ()).is_some() {
@@ -178,7 +181,7 @@ fn open(c: &mut Checker<'_>, overrides: &Overrides, has_models: bool) -> Option<
                 }
                 replicas.push(plan);
             }
-            Err(reason) => c.refuse_flag("--replica", bad_url(url, &reason)),
+            Err(error) => c.refuse_flag("--replica", bad_url(&error)),
         }
     }
     if replicas.len() > MAX_REPLICAS {
@@ -201,9 +204,9 @@ fn open(c: &mut Checker<'_>, overrides: &Overrides, has_models: bool) -> Option<
     })
 }
 
-/// A URL that does not parse; what may be a password in it is left out.
-fn bad_url(url: &str, reason: &impl Display) -> String {
-    if url.contains('@') { format!("is no replica address: {reason}") } else { format!("is `{url}`: {reason}") }
+/// A URL that does not parse; credentials in it are masked.
+fn bad_url(error: &BaseUrlError) -> String {
+    format!("is `{}`, which {}", error.shown, error.what)
 }
 
 fn longer_than(value: Duration, other: &str, limit: Duration) -> String {

@@ -6,7 +6,7 @@
 //! A variable that is set but empty counts as unset, as in a shell's `:-`: an empty key is a mistake more often than a
 //! wish; `${VAR:-}` says that it is one.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle};
 
@@ -26,7 +26,7 @@ enum Part {
 }
 
 /// The file with all placeholders resolved, line for line.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Expanded {
     /// YAML with the same lines as the file.
     pub text: String,
@@ -37,11 +37,20 @@ pub(super) struct Expanded {
 /// Shortest value that is masked in messages; a shorter one would garble them and is no secret.
 const MASKED_LENGTH: usize = 4;
 
+impl fmt::Debug for Expanded {
+    /// Shows nothing: every field may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Expanded").finish_non_exhaustive()
+    }
+}
+
 impl Expanded {
-    /// A message with the values of variables replaced by their placeholders.
+    /// A message with the values of variables replaced by their placeholders; long values first, as one may hold
+    /// another.
     pub(super) fn scrub(&self, message: &str) -> String {
-        let long = self.secrets.iter().filter(|(value, _)| value.len() >= MASKED_LENGTH);
-        long.fold(message.to_owned(), |text, (value, placeholder)| text.replace(value, placeholder))
+        let mut long: Vec<_> = self.secrets.iter().filter(|(value, _)| value.len() >= MASKED_LENGTH).collect();
+        long.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
+        long.iter().fold(message.to_owned(), |text, (value, placeholder)| text.replace(value, placeholder))
     }
 }
 

@@ -14,7 +14,6 @@ use super::{
 };
 
 /// A file that parsed.
-#[derive(Debug)]
 pub(super) struct Source {
     /// Name of the file; empty without one.
     pub name: String,
@@ -75,6 +74,7 @@ fn explain(error: &Error, outline: &Outline) -> (usize, String) {
             format!("{shown} is {}; write {}", found(path, outline), wanted(expected))
         }
         Error::InvalidScalar { ty, .. } => format!("{shown} is {}; write {}", found(path, outline), wanted(ty)),
+        Error::MultipleDocuments { .. } => "the file holds a second document after `---`; keep one".to_owned(),
         Error::DuplicateMappingKey { key, .. } => {
             format!("{} is given twice; keep one", key.as_deref().unwrap_or(shown))
         }
@@ -127,6 +127,10 @@ fn wanted(expected: &str) -> String {
         "sequence start" => "a list, as in [a, b], or leave the key out".to_owned(),
         "mapping start" => "a map, as in { key: value }, or leave the key out".to_owned(),
         "string scalar" => "a text".to_owned(),
+        "u16" => "a whole number, 0 to 65535".to_owned(),
+        "u32" | "u64" | "usize" => "a whole number, 0 or more".to_owned(),
+        "f32" | "f64" => "a number".to_owned(),
+        "bool" | "boolean" => "true or false".to_owned(),
         other => format!("a value of type {other}"),
     }
 }

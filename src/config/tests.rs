@@ -181,11 +181,11 @@ fn a_value_of_the_wrong_type_names_line_key_and_remedy() {
         ("server:\n  limits: 5\n".to_owned(), "2: server.limits is `5`; write a map"),
         (
             model("    routing: { block_bytes: many }\n"),
-            "4: models[0].routing.block_bytes is `many`; write a value of type u32",
+            "4: models[0].routing.block_bytes is `many`; write a whole number, 0 or more",
         ),
         (
             model("    routing: { block_bytes: -1 }\n"),
-            "4: models[0].routing.block_bytes is `-1`; write a value of type u32",
+            "4: models[0].routing.block_bytes is `-1`; write a whole number, 0 or more",
         ),
         (model("    engine: vlm\n"), "4: models[0].engine is `vlm`; write `auto`, `vllm`, `sglang`, `tgi` or `openai`"),
         (model("    tokenizer: engin\n"), "4: models[0].tokenizer is `engin`; write `engine` or `estimate`"),
@@ -194,9 +194,13 @@ fn a_value_of_the_wrong_type_names_line_key_and_remedy() {
             "1: server.timeouts.connect: `2` has no unit; write it as in 50ms, 2s or 5m",
         ),
         ("server: { limits: { body: 3 parsecs } }\n".to_owned(), "1: server.limits.body: `3 parsecs` is not a size"),
-        ("server: { expose_routing: perhaps }\n".to_owned(), "1: server.expose_routing is `perhaps`; write "),
+        (
+            "server: { expose_routing: perhaps }\n".to_owned(),
+            "1: server.expose_routing is `perhaps`; write true or false",
+        ),
         ("models:\n  - replicas: []\n".to_owned(), "2: models[0] lacks `name`; add it"),
         ("server: {}\nserver: {}\n".to_owned(), "2: server is given twice; keep one"),
+        ("server: {}\n---\nmodels: []\n".to_owned(), "3: the file holds a second document after `---`; keep one"),
         ("models:\n\t- name: m\n".to_owned(), "2: is not YAML: "),
         (model("    api_key: { a: sk-literal }\n"), "4: models[0].api_key is "),
     ] {
@@ -234,7 +238,10 @@ fn cross_checks_name_line_key_value_and_remedy() {
             model("    discovery: { kubernetes: { namespace: a, service: b } }\n"),
             "4: models[0].discovery.kubernetes is not implemented",
         ),
-        (model("    fallback: [ { url: nope, model: x } ]\n"), "4: models[0].fallback[0].url is `nope`: "),
+        (
+            model("    fallback: [ { url: nope, model: x } ]\n"),
+            "4: models[0].fallback[0].url is `nope`, which has no scheme",
+        ),
         (model("server: { timeouts: { total: 0s } }\n"), "4: server.timeouts.total is 0s;"),
         (
             model("server: { timeouts: { first_event_hold: 9s, first_token: 5s } }\n"),
@@ -342,6 +349,13 @@ fn a_secret_from_the_environment_is_never_in_a_message() {
         assert!(!found.contains("sk-from"), "{found}");
         assert!(found.contains("${KEY}"), "{found}");
     }
+}
+
+#[test]
+fn credentials_in_a_url_are_masked() {
+    let found = problems("models:\n  - name: m\n    replicas: [ { url: \"http://u:hunter2@h:1\" } ]\n").join("\n");
+
+    assert!(found.contains("has credentials") && !found.contains("hunter2"), "{found}");
 }
 
 #[test]

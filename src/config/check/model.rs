@@ -87,7 +87,7 @@ fn replicas(c: &mut Checker<'_>, path: &str, sections: Vec<ReplicaSection>) -> V
 }
 
 fn url(c: &mut Checker<'_>, path: &str, text: &str) -> Option<BaseUrl> {
-    text.parse().map_err(|reason| c.refuse(path, bad_url(text, &reason))).ok()
+    text.parse().map_err(|error| c.refuse(path, bad_url(&error))).ok()
 }
 
 fn discovery(c: &mut Checker<'_>, path: &str, section: DiscoverySection) -> Option<DiscoveryPlan> {
