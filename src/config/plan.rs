@@ -5,6 +5,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use http::uri::Scheme;
 use secrecy::SecretString;
 use serde::Serialize;
 
@@ -128,8 +129,9 @@ pub enum DiscoveryPlan {
         #[serde(with = "period")]
         interval: Duration,
         /// `http` or `https`.
-        scheme: String,
-        /// Base path of every replica, without a slash at its end; usually empty.
+        #[serde(serialize_with = "show::text")]
+        scheme: Scheme,
+        /// Base path of every replica, as in [`BaseUrl::path`]; usually empty.
         path: String,
     },
 }

@@ -408,3 +408,21 @@ fn the_full_example_has_every_key_and_no_other() {
 
     assert_eq!(present, known);
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics_the_loader(text in "[a-z:{}\\[\\],\"'$#&*!|>\n -]{0,60}") {
+        let refused = read::read("f", &text, &env).err();
+        proptest::prop_assert!(refused.is_none_or(|error| !error.problems.is_empty()));
+    }
+
+    #[test]
+    fn no_change_to_a_good_file_panics_the_loader(at in 0_usize..2000, with in "[a-z0-9:{}\\[\\],\"'$#\n -]{0,6}", cut in 0_usize..8) {
+        let mut text = include_str!("../../config/full.yaml").to_owned();
+        let at = at.min(text.len() - cut);
+        proptest::prop_assume!(text.is_char_boundary(at) && text.is_char_boundary(at + cut));
+        text.replace_range(at..at + cut, &with);
+        let loaded = read::read("f", &text, &env).and_then(|source| check::plan(source, &Overrides::default()));
+        proptest::prop_assert!(loaded.err().is_none_or(|error| !error.problems.is_empty()));
+    }
+}

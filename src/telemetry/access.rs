@@ -5,10 +5,7 @@
 
 use std::{
     io::{self, Write},
-    sync::{
-        Mutex,
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
-    },
+    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     thread,
     time::{Duration, SystemTime},
 };
@@ -23,8 +20,10 @@ use crate::config::AccessLog;
 const QUEUED_LINES: usize = 8192;
 /// Bytes written at once at most, when lines wait.
 const BATCH_BYTES: usize = 64 << 10;
-/// Longest wait for the last lines at exit; a blocked pipe must not hold the process.
-const FLUSH: Duration = Duration::from_millis(500);
+/// How often a flush that finds the queue full tries again.
+const FLUSH_TRIES: u32 = 100;
+/// Pause between two tries.
+const FLUSH_STEP: Duration = Duration::from_millis(5);
 
 /// One request, for the log. Absent values are left out of the line.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -97,19 +96,24 @@ fn optional_millis<S: serde::Serializer>(duration: &Option<Duration>, serializer
     millis(&duration.unwrap_or_default(), serializer)
 }
 
+/// What goes through the channel.
+enum Message {
+    Line(String),
+    /// Every line before it is to be written, then the sender told.
+    Flush(SyncSender<()>),
+}
+
 /// The writing end: formats and hands over.
 #[derive(Debug)]
 pub(super) struct Writer {
-    lines: Option<SyncSender<String>>,
+    messages: Option<SyncSender<Message>>,
     dropped: Counter,
-    /// A `Receiver` alone would make every holder `!Sync`.
-    done: Option<Mutex<Receiver<()>>>,
 }
 
 impl Writer {
     /// Writes nothing.
     pub(super) fn off(dropped: Counter) -> Self {
-        Self { lines: None, dropped, done: None }
+        Self { messages: None, dropped }
     }
 
     /// Starts the thread that writes to where the log goes; none for [`AccessLog::Off`].
@@ -122,54 +126,74 @@ impl Writer {
     }
 
     fn to(sink: impl Write + Send + 'static, dropped: Counter, queue: usize) -> io::Result<Self> {
-        let (lines, waiting) = sync_channel(queue);
-        let (finished, done) = sync_channel(1);
+        let (messages, waiting) = sync_channel(queue);
         let lost = dropped.clone();
-        thread::Builder::new().name("access-log".to_owned()).spawn(move || {
-            write_lines(sink, &waiting, &lost);
-            // Nobody may be waiting.
-            finished.try_send(()).unwrap_or_default();
-        })?;
-        Ok(Self { lines: Some(lines), dropped, done: Some(Mutex::new(done)) })
+        let run = move || write_lines(sink, &waiting, &lost);
+        thread::Builder::new().name("access-log".to_owned()).spawn(run)?;
+        Ok(Self { messages: Some(messages), dropped })
     }
 
     /// Hands a record over; drops and counts it when the queue is full. Never blocks.
     pub(super) fn write(&self, record: &AccessRecord<'_>) {
-        let Some(lines) = &self.lines else { return };
+        let Some(messages) = &self.messages else { return };
         let sent = serde_json::to_string(record).map(|mut line| {
             line.push('\n');
-            lines.try_send(line)
+            messages.try_send(Message::Line(line))
         });
-        match sent {
-            Ok(Ok(())) => {}
-            Ok(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) | Err(_) => self.dropped.increment(1),
+        if !matches!(sent, Ok(Ok(()))) {
+            self.dropped.increment(1);
+        }
+    }
+
+    /// Waits until the lines so far are written, at most about half a second: a blocked pipe must not hold the exit.
+    pub(super) fn flush(&self) {
+        let Some(messages) = &self.messages else { return };
+        let (finished, done) = sync_channel(1);
+        let mut message = Message::Flush(finished);
+        for _ in 0..FLUSH_TRIES {
+            match messages.try_send(message) {
+                Ok(()) => {
+                    // Late or gone: nothing is left to do.
+                    done.recv_timeout(FLUSH_STEP * FLUSH_TRIES).unwrap_or_default();
+                    return;
+                }
+                Err(TrySendError::Full(back)) => message = back,
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+            thread::park_timeout(FLUSH_STEP);
         }
     }
 }
 
 impl Drop for Writer {
-    /// Lets the last lines out, within a limit.
     fn drop(&mut self) {
-        drop(self.lines.take());
-        if let Some(done) = self.done.take().and_then(|done| done.into_inner().ok()) {
-            // Late or gone: nothing is left to do.
-            done.recv_timeout(FLUSH).unwrap_or_default();
-        }
+        self.flush();
     }
 }
 
 /// Writes lines until the sender is gone; what cannot be written is counted.
-fn write_lines(mut sink: impl Write, lines: &Receiver<String>, dropped: &Counter) {
-    while let Ok(mut batch) = lines.recv() {
-        let mut count = 1;
-        while batch.len() < BATCH_BYTES
-            && let Ok(line) = lines.try_recv()
-        {
-            batch.push_str(&line);
-            count += 1;
+fn write_lines(mut sink: impl Write, messages: &Receiver<Message>, dropped: &Counter) {
+    while let Ok(first) = messages.recv() {
+        let mut batch = String::new();
+        let mut count = 0;
+        let mut flushes = Vec::new();
+        let mut next = Some(first);
+        while let Some(message) = next {
+            match message {
+                Message::Line(line) => {
+                    batch.push_str(&line);
+                    count += 1;
+                }
+                Message::Flush(finished) => flushes.push(finished),
+            }
+            next = if batch.len() < BATCH_BYTES { messages.try_recv().ok() } else { None };
         }
         if sink.write_all(batch.as_bytes()).and_then(|()| sink.flush()).is_err() {
             dropped.increment(count);
+        }
+        for finished in flushes {
+            // Who asked may have given up.
+            finished.try_send(()).unwrap_or_default();
         }
     }
 }

@@ -138,6 +138,11 @@ impl Telemetry {
     pub fn access(&self, record: &AccessRecord<'_>) {
         self.access.write(record);
     }
+
+    /// Waits until the lines so far are written, at most about a second. For the end of the process; it blocks.
+    pub fn flush_access_log(&self) {
+        self.access.flush();
+    }
 }
 
 /// A panic while holding these locks leaves whole maps.

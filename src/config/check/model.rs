@@ -108,22 +108,23 @@ fn discovery(c: &mut Checker<'_>, path: &str, section: DiscoverySection) -> Opti
 fn dns_plan(c: &mut Checker<'_>, path: &str, dns: DnsSection) -> Option<DiscoveryPlan> {
     c.positive(&format!("{path}.interval"), dns.interval);
     c.at_least_one(&format!("{path}.port"), dns.port.into());
+    let scheme = dns.scheme.name();
     // The host and path become part of each replica's URL: what makes no URL makes no replica.
-    let sample = format!("{}://{}:{}{}", dns.scheme.name(), dns.host, dns.port, dns.path);
-    if dns.host.is_empty() || dns.host.contains([':', '/', '@']) || sample.parse::<BaseUrl>().is_err() {
+    if dns.host.contains([':', '/', '@']) || format!("{scheme}://{}", dns.host).parse::<BaseUrl>().is_err() {
         c.refuse(&format!("{path}.host"), format!("is `{}`; write a DNS name without scheme, port or path", dns.host));
         return None;
     }
-    if !dns.path.is_empty() && !dns.path.starts_with('/') {
-        c.refuse(&format!("{path}.path"), format!("is `{}`; begin it with a slash, or leave it out", dns.path));
+    let base = format!("{scheme}://{}{}", dns.host, dns.path).parse::<BaseUrl>().ok();
+    let Some(base) = base.filter(|_| dns.path.is_empty() || dns.path.starts_with('/')) else {
+        c.refuse(&format!("{path}.path"), format!("is `{}`; write a path as in /openai, or leave it out", dns.path));
         return None;
-    }
+    };
     Some(DiscoveryPlan::Dns {
         host: dns.host,
         port: dns.port,
         interval: dns.interval,
-        scheme: dns.scheme.name().to_owned(),
-        path: dns.path.trim_end_matches('/').to_owned(),
+        scheme: base.scheme,
+        path: base.path,
     })
 }
 
