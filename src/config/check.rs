@@ -40,6 +40,7 @@ impl Checker<'_> {
     fn refuse(&mut self, path: &str, message: impl Display) {
         let place = match self.source.outline.line(path) {
             Some(line) => format!("{}:{line}", self.source.name),
+            None if self.source.name.is_empty() => "configuration".to_owned(),
             None => self.source.name.clone(),
         };
         let message = self.source.expanded.scrub(&format!("{path} {message}"));
@@ -49,6 +50,14 @@ impl Checker<'_> {
     /// Notes a problem of a flag.
     fn refuse_flag(&mut self, flag: &str, message: impl Display) {
         self.problems.push(Problem { place: flag.to_owned(), message: message.to_string() });
+    }
+
+    /// Notes a problem of a value that came from the flag when that is given, else from the key.
+    fn refuse_either(&mut self, flag: Option<&str>, path: &str, message: impl Display) {
+        match flag {
+            Some(flag) => self.refuse_flag(flag, message),
+            None => self.refuse(path, message),
+        }
     }
 
     /// Whether the file itself sets a key.

@@ -329,6 +329,20 @@ fn wrong_flags_are_named() {
 }
 
 #[test]
+fn an_open_port_given_by_flag_is_reported_as_the_flag() {
+    let overrides = Overrides {
+        replicas: vec!["http://h:1".to_owned()],
+        listen: Some("0.0.0.0:8080".parse().unwrap()),
+        ..Overrides::default()
+    };
+
+    let error = load(&overrides, &env).unwrap_err().to_string();
+
+    assert!(error.starts_with("--listen: is 0.0.0.0:8080, which other machines reach"), "{error}");
+    assert!(load(&Overrides { insecure_no_auth: true, ..overrides }, &env).is_ok());
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let overrides = Overrides { config: Some("/nowhere/g.yaml".into()), ..Overrides::default() };
 

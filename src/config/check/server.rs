@@ -24,14 +24,20 @@ pub(super) fn server(c: &mut Checker<'_>, section: ServerSection, overrides: &Ov
         .admin_listen
         .unwrap_or_else(|| address(c, "server.admin_listen", section.admin_listen, defaults::ADMIN_LISTEN));
     if overlap(listen, admin_listen) {
-        c.refuse("server.admin_listen", format!("is {admin_listen}, the data port; give it a port of its own"));
+        let flag = overrides.admin_listen.map(|_| "--admin-listen");
+        c.refuse_either(
+            flag,
+            "server.admin_listen",
+            format!("is {admin_listen}, the data port; give it a port of its own"),
+        );
     }
     let insecure_no_auth = section.insecure_no_auth || overrides.insecure_no_auth;
     if !listen.ip().is_loopback() && !has_keys {
         if insecure_no_auth {
             c.warnings.push(format!("anybody who reaches {listen} may use the models: there are no keys"));
         } else {
-            c.refuse(
+            c.refuse_either(
+                overrides.listen.map(|_| "--listen"),
                 "server.listen",
                 format!(
                     "is {listen}, which other machines reach, and there are no keys; add `keys`, listen on 127.0.0.1, \
