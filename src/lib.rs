@@ -2,5 +2,6 @@
 //!
 //! A request meets the modules in this order: [`types`] are the words all share.
 
+pub mod dialect;
 pub mod error;
 pub mod types;

@@ -1,0 +1,5 @@
+//! What clients and engines speak: JSON bodies, server-sent events.
+
+pub mod event;
+pub mod json;
+pub mod sse;
