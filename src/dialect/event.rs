@@ -4,7 +4,7 @@
 //! without knowing which: the shapes do not collide. A role-only chunk or an empty delta is no output; a vLLM chunk may
 //! carry several tokens, so tokens are counted from `usage` only (reference: vLLM 0.32 and SGLang 0.5.23 on the wire).
 
-use crate::dialect::json::Cursor;
+use crate::dialect::walk::Walk;
 
 /// Token counts as the engine reports them. The last report of a stream is the valid one, never the sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub fn read(payload: &[u8]) -> Meaning {
     }
     let mut meaning = Meaning::default();
     let mut top = Top::default();
-    let walked = Cursor::new(payload).object(|key, at| top.member(key, at, &mut meaning));
+    let walked = Walk::new(payload).object(|key, at| top.member(key, at, &mut meaning));
     if walked.is_none() {
         return Meaning { malformed: true, ..Meaning::default() };
     }
@@ -75,7 +75,7 @@ struct Top<'a> {
 }
 
 impl<'a> Top<'a> {
-    fn member(&mut self, key: &'a [u8], at: &mut Cursor<'a>, meaning: &mut Meaning) -> Option<()> {
+    fn member(&mut self, key: &'a [u8], at: &mut Walk<'a>, meaning: &mut Meaning) -> Option<()> {
         match key {
             b"choices" => self.choices(at, meaning)?,
             b"usage" => merge(&mut meaning.usage, usage(at)?),
@@ -108,7 +108,7 @@ impl<'a> Top<'a> {
         Some(())
     }
 
-    fn choices(&mut self, at: &mut Cursor<'a>, meaning: &mut Meaning) -> Option<()> {
+    fn choices(&mut self, at: &mut Walk<'a>, meaning: &mut Meaning) -> Option<()> {
         if at.peek()? != b'[' {
             return at.skip().map(|_| ());
         }
@@ -135,7 +135,7 @@ impl<'a> Top<'a> {
     }
 
     /// `delta` at top level: an object in the Messages dialect, a string in the Responses dialect.
-    fn delta(&mut self, at: &mut Cursor<'a>, meaning: &mut Meaning) -> Option<bool> {
+    fn delta(&mut self, at: &mut Walk<'a>, meaning: &mut Meaning) -> Option<bool> {
         if at.peek()? != b'{' {
             return Some(has_content(at.skip()?));
         }
@@ -163,7 +163,7 @@ impl<'a> Top<'a> {
 }
 
 /// Whether a delta (or message) carries anything but its role.
-fn fills(at: &mut Cursor<'_>) -> Option<bool> {
+fn fills(at: &mut Walk<'_>) -> Option<bool> {
     if at.peek()? != b'{' {
         return at.skip().map(|_| false);
     }
@@ -185,7 +185,7 @@ fn has_content(value: &[u8]) -> bool {
     }
 }
 
-fn string_or_skip<'a>(at: &mut Cursor<'a>) -> Option<&'a [u8]> {
+fn string_or_skip<'a>(at: &mut Walk<'a>) -> Option<&'a [u8]> {
     if at.peek()? == b'"' { at.string() } else { at.skip().map(|_| &b""[..]) }
 }
 
@@ -196,7 +196,7 @@ fn merge(into: &mut Option<Usage>, later: Option<Usage>) {
 }
 
 /// A usage object of any dialect; `null` and other shapes give `None`.
-fn usage(at: &mut Cursor<'_>) -> Option<Option<Usage>> {
+fn usage(at: &mut Walk<'_>) -> Option<Option<Usage>> {
     if at.peek()? != b'{' {
         return at.skip().map(|_| None);
     }

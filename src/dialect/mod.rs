@@ -1,5 +1,6 @@
 //! What clients and engines speak: JSON bodies, server-sent events.
 
 pub mod event;
-pub mod json;
+
 pub mod sse;
+pub mod walk;

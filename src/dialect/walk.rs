@@ -10,11 +10,11 @@ const MAX_DEPTH: u32 = 256;
 
 /// A position in JSON text.
 #[derive(Debug, Clone)]
-pub struct Cursor<'a> {
+pub struct Walk<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> Walk<'a> {
     /// Starts at the first byte.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
@@ -143,7 +143,7 @@ mod tests {
     fn a_walk_sees_keys_values_and_the_end() {
         let text = br#" {"a" : [1, {"x\"]":2}, "s"], "b":{"c":null} , "n": 12 } tail"#;
         let mut seen = Vec::new();
-        let mut cursor = Cursor::new(text);
+        let mut cursor = Walk::new(text);
 
         let end = cursor.object(|key, at| {
             seen.push((key.to_vec(), at.skip()?.to_vec()));
@@ -161,7 +161,7 @@ mod tests {
     fn every_truncation_is_refused() {
         let text = br#"{"a":[1,{"b":"c\\\""}],"d":true}"#;
         for end in 0..text.len() {
-            let mut cursor = Cursor::new(&text[..end]);
+            let mut cursor = Walk::new(&text[..end]);
             assert_eq!(cursor.object(|_, at| at.skip().map(|_| ())), None, "cut at {end}");
         }
     }
@@ -169,6 +169,6 @@ mod tests {
     #[test]
     fn deep_nesting_is_refused_without_recursion() {
         let text = vec![b'['; 100_000];
-        assert_eq!(Cursor::new(&text).skip(), None);
+        assert_eq!(Walk::new(&text).skip(), None);
     }
 }
