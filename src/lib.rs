@@ -3,4 +3,6 @@
 //! A request meets the modules in this order: [`types`] are the words all share.
 
 pub mod error;
+pub mod fleet;
+pub mod routing;
 pub mod types;
