@@ -4,4 +4,6 @@
 
 pub mod dialect;
 pub mod error;
+pub mod fleet;
+pub mod routing;
 pub mod types;
