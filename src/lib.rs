@@ -2,8 +2,10 @@
 //!
 //! A request meets the modules in this order: [`types`] are the words all share.
 
+pub mod config;
 pub mod dialect;
 pub mod error;
 pub mod fleet;
 pub mod routing;
+pub mod telemetry;
 pub mod types;
