@@ -2,6 +2,8 @@
 //!
 //! A request meets the modules in this order: [`types`] are the words all share.
 
+pub mod discovery;
+pub mod engine;
 pub mod error;
 pub mod fleet;
 pub mod routing;
