@@ -2,8 +2,10 @@
 //!
 //! A request meets the modules in this order: [`types`] are the words all share.
 
+pub mod cli;
 pub mod config;
 pub mod dialect;
+pub mod discovery;
 pub mod engine;
 pub mod error;
 pub mod fleet;

@@ -49,16 +49,12 @@ pub fn wants_stream(body: &[u8], fields: &Fields) -> bool {
 /// Rewrites the model name when the replicas know it by another.
 pub fn rename(splices: &mut Splices, body: &[u8], fields: &Fields, upstream: &str) {
     let quoted = serde_json::Value::from(upstream).to_string();
-    let mut any = false;
     for span in occurrences(fields, "model", fields.model) {
-        any = true;
         let same = scan::string_value(body, span).is_some_and(|name| name == upstream);
         if !same {
             splices.replace(span, Bytes::from(quoted.clone()));
         }
     }
-    // A body without a model means the engine's only one.
-    let _ = any;
 }
 
 /// Asks the engine for usage in a stream. Returns whether the usage chunk must be hidden from the client.
@@ -159,7 +155,7 @@ fn cap_value(
 
 /// All value spans of a field, earlier duplicates first.
 fn occurrences<'a>(fields: &'a Fields, name: &'a str, last: Option<Span>) -> impl Iterator<Item = Span> + 'a {
-    fields.earlier(name).chain(last)
+    fields.duplicates_of(name).chain(last)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use secrecy::{ExposeSecret, SecretString};
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
@@ -28,7 +29,7 @@ use crate::{
         report::{Meter, Report},
         tap::{Observer, Tap, TapLimits, TapParts},
     },
-    telemetry::RetryCause,
+    telemetry::Cause,
     types::Outcome,
     upstream::client::{self, Segments, UpstreamClient},
 };
@@ -79,7 +80,7 @@ pub struct ForwardLimits {
 /// Why an attempt gave nothing to relay.
 struct Refusal {
     answer: Answer,
-    retry: Option<RetryCause>,
+    retry: Option<Cause>,
 }
 
 /// What the client reads when no other replica is asked.
@@ -119,7 +120,7 @@ impl Forward<'_> {
         for placed in placement.into_iter().take(MAX_ATTEMPTS) {
             if let Some(cause) = last.as_ref().and_then(|refusal| refusal.retry) {
                 // A refused connection cost the replica nothing; any other retry is paid from the budget.
-                if cause != RetryCause::Connect && !self.pool.retries().withdraw(Instant::now()) {
+                if cause != Cause::Connect && !self.pool.retries().withdraw(Instant::now()) {
                     break;
                 }
                 self.pool.metrics().retry(cause);
@@ -183,11 +184,18 @@ impl Forward<'_> {
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = uri;
         *request.headers_mut() = out.headers.clone();
-        if let Some(credential) = replica.authorization() {
-            request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
+        if let Some(credential) = replica.api_key().and_then(bearer) {
+            request.headers_mut().insert(header::AUTHORIZATION, credential);
         }
         Ok(request)
     }
+}
+
+/// The credential of a replica as a header value that no log prints.
+fn bearer(key: &SecretString) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// The answer when there is nobody to ask.
@@ -216,7 +224,7 @@ impl Attempt<'_> {
         let (error, cause) = client::transport_error(error, Stage::Forward);
         self.replica.failed(cause, Instant::now());
         self.forget();
-        let retry = (error.retry == Retry::Elsewhere).then_some(RetryCause::Connect);
+        let retry = (error.retry == Retry::Elsewhere).then_some(Cause::Connect);
         Refusal { answer: Answer::Error(error), retry }
     }
 
@@ -236,7 +244,9 @@ impl Attempt<'_> {
             None => Err((self.judge(head.status, head.headers, whole), report)),
             Some(ended) => {
                 // Too long to be an engine's refusal: relayed as it comes.
-                self.replica.failed_by_status(head.status.as_u16(), Instant::now());
+                if head.status.is_server_error() {
+                    self.replica.failed(FailureCause::Status5xx, Instant::now());
+                }
                 let upstream = (!ended).then_some(body);
                 Ok(Relayed::Stream(self.relay(head, TapStart::blind(whole, upstream), report)))
             }
@@ -255,11 +265,11 @@ impl Attempt<'_> {
             Failure::Saturated => {
                 let after = retry_after(answer.headers()).unwrap_or(SATURATED_FOR);
                 self.replica.saturated(now + after);
-                (Outcome::Rejected, Some(RetryCause::Saturated))
+                (Outcome::Rejected, Some(Cause::Saturated))
             }
             Failure::ShuttingDown => {
                 self.replica.failed(FailureCause::Status5xx, now);
-                (Outcome::UpstreamError, Some(RetryCause::ShuttingDown))
+                (Outcome::UpstreamError, Some(Cause::ShuttingDown))
             }
             Failure::Broken => {
                 self.replica.failed(FailureCause::Status5xx, now);

@@ -85,7 +85,7 @@ impl Pool {
     /// A pool without members. An unknown policy name falls back to the default; the configuration refuses it earlier.
     #[must_use]
     pub fn new(parts: PoolParts<'_>, telemetry: &Telemetry) -> Self {
-        let policy = routing::policy(&parts.routing.policy).unwrap_or_else(routing::default_policy);
+        let policy = routing::policy(&parts.routing.policy).unwrap_or_else(|| Box::new(routing::prefix::Prefix::default()));
         Self {
             metrics: telemetry.model(&parts.name),
             name: parts.name,
@@ -203,7 +203,7 @@ impl Pool {
             .filter_map(|&at| replicas.get(at))
             .map(|replica| replica.view(now, bytes_per_token, self.block_bytes))
             .collect();
-        let hits = if self.needs_chain() { self.index.lookup(chain, &views) } else { Hits::none(views.len()) };
+        let hits = if self.needs_chain() { self.index.lookup(chain, &views) } else { Hits::none() };
         let query = RouteQuery {
             chain,
             prompt_tokens: self.prompt_tokens(chain.bytes()),

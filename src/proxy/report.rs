@@ -3,7 +3,10 @@
 //! A `Report` is made when the request arrives and ends when it is dropped, whatever happens: with the outcome that
 //! somebody set, or as `cancelled` when nobody did, since only a client that leaves drops a request unfinished.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::HeaderValue;
 use tokio::time::Instant;
@@ -13,10 +16,10 @@ use crate::{
         event::{Meaning, Usage},
         sse::EventSink,
     },
-    error::GatewayError,
+    error::{self, GatewayError},
     proxy::pool::{Placed, Pool},
-    telemetry::{self, AccessRecord, Objective, Route, Source, Telemetry},
-    types::{Endpoint, Outcome, PickReason},
+    telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Route, Source, Telemetry, Waste},
+    types::{Endpoint, Outcome},
 };
 
 /// What is known of one request so far.
@@ -30,7 +33,6 @@ pub struct Report {
     request_id: HeaderValue,
     traceparent: Option<HeaderValue>,
     key: Option<Arc<str>>,
-    model: Option<String>,
     pool: Option<Arc<Pool>>,
     stream: bool,
     placed: Option<Placed>,
@@ -61,7 +63,6 @@ impl Report {
             request_id,
             traceparent: None,
             key: None,
-            model: None,
             pool: None,
             stream: false,
             placed: None,
@@ -110,7 +111,6 @@ impl Report {
 
     /// The model is known.
     pub fn resolved(&mut self, pool: Arc<Pool>, stream: bool) {
-        self.model = Some(pool.name().to_string());
         self.pool = Some(pool);
         self.stream = stream;
     }
@@ -156,7 +156,7 @@ impl Report {
     pub fn fail(&mut self, error: &GatewayError) {
         self.end(error.kind.outcome());
         self.status = error.kind.answer().0.as_u16();
-        let cause = error.cause.as_ref().map(|cause| format!(": {}", telemetry::chain(cause.as_ref())));
+        let cause = error.cause.as_ref().map(|cause| format!(": {}", error::chain(cause.as_ref())));
         self.error = Some(format!("{error}{}", cause.unwrap_or_default()));
     }
 
@@ -217,7 +217,7 @@ impl Report {
 
     fn count_tokens(&self, pool: &Pool, outcome: Outcome) {
         let metrics = pool.metrics();
-        let key = self.key.as_deref().unwrap_or("none");
+        let key = self.key.as_deref().unwrap_or(NO_KEY);
         if let Some(tokens) = self.usage.prompt {
             metrics.prompt_tokens(key, tokens);
             if self.prompt_bytes > 0 {
@@ -230,7 +230,7 @@ impl Report {
             metrics.output_tokens(key, output);
         }
         if outcome != Outcome::Success && output > 0 {
-            metrics.wasted(outcome.label(), output);
+            metrics.wasted(if outcome == Outcome::Cancelled { Waste::Cancelled } else { Waste::Failed }, output);
         }
         if self.first_output.is_some() || outcome == Outcome::Success {
             metrics.cached(Source::Predicted, self.predicted_cached);
@@ -259,37 +259,35 @@ impl Report {
     }
 
     fn log(&self, outcome: Outcome, duration: Duration, tpot: Option<Duration>) {
-        telemetry::access(
-            &self.telemetry,
-            &AccessRecord {
-                request_id: self.request_id.to_str().unwrap_or_default(),
-                traceparent: self.traceparent.as_ref().and_then(|value| value.to_str().ok()),
-                key: self.key.as_deref(),
-                model: self.model.as_deref(),
-                endpoint: self.endpoint,
-                stream: self.stream,
-                replica: self.placed.as_ref().map(|placed| placed.member.replica.label()),
-                reason: self.placed.as_ref().map(|placed| placed.pick.reason),
-                attempts: self.attempts,
-                predicted_cached_tokens: self.predicted_cached,
-                reported_cached_tokens: self.usage.cached,
-                prompt_tokens: self.usage.prompt,
-                output_tokens: self.usage.output,
-                ttft: self.ttft(),
-                tpot,
-                duration,
-                status: self.status,
-                outcome,
-                error: self.error.as_deref(),
-            },
-        );
+        let answered = self.placed.is_some();
+        self.telemetry.access(&AccessRecord {
+            time: SystemTime::now(),
+            request_id: self.request_id.to_str().unwrap_or_default(),
+            trace_id: self.traceparent.as_ref().and_then(trace_id),
+            model: self.pool.as_ref().map_or(NO_MODEL, |pool| pool.name()),
+            endpoint: self.endpoint.label(),
+            stream: self.stream,
+            key: self.key.as_deref(),
+            replica: self.placed.as_ref().map(|placed| placed.member.replica.label()),
+            reason: self.placed.as_ref().map(|placed| placed.pick.reason.label()),
+            attempts: self.attempts,
+            predicted_cached_tokens: answered.then_some(self.predicted_cached),
+            reported_cached_tokens: self.usage.cached,
+            prompt_tokens: self.usage.prompt,
+            output_tokens: self.usage.output,
+            ttft: self.ttft(),
+            tpot,
+            duration,
+            status: self.status,
+            outcome: outcome.label(),
+            error: self.error.as_deref(),
+        });
     }
+}
 
-    /// Why the replica was chosen.
-    #[must_use]
-    pub fn reason(&self) -> Option<PickReason> {
-        self.placed.as_ref().map(|placed| placed.pick.reason)
-    }
+/// The trace id of a W3C `traceparent`: its second part.
+fn trace_id(traceparent: &HeaderValue) -> Option<&str> {
+    traceparent.to_str().ok()?.split('-').nth(1)
 }
 
 impl Drop for Report {
@@ -308,7 +306,7 @@ impl Drop for Report {
                     self.count_objectives(pool);
                 }
             }
-            None => self.telemetry.model("unknown").request(self.endpoint, outcome, duration),
+            None => self.telemetry.model(NO_MODEL).request(self.endpoint, outcome, duration),
         }
         self.log(outcome, duration, tpot);
     }

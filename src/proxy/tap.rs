@@ -21,7 +21,7 @@ use crate::{
         event,
         sse::{Frames, Scanner},
     },
-    error::{BoxError, ErrorKind, GatewayError, Stage},
+    error::{self, BoxError, ErrorKind, GatewayError, Stage},
     fleet::{FailureCause, InFlight},
     proxy::report::Report,
     types::{Endpoint, Outcome},
@@ -251,7 +251,7 @@ impl Body for Tap {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let (kind, cause) = client::classify_body(&error);
-                    if let Some(error) = this.broken(kind, cause, crate::telemetry::chain(&error)) {
+                    if let Some(error) = this.broken(kind, cause, error::chain(&error)) {
                         return Poll::Ready(Some(Err(error)));
                     }
                 }

@@ -230,6 +230,6 @@ async fn connection(stream: TcpStream, router: Router, counted: Counted, stop: C
         }
     };
     if let Err(error) = served {
-        debug!(error = %crate::telemetry::chain(error.as_ref()), "connection ended");
+        debug!(error = %crate::error::chain(error.as_ref()), "connection ended");
     }
 }
