@@ -8,3 +8,4 @@ pub mod error;
 pub mod fleet;
 pub mod routing;
 pub mod types;
+pub mod upstream;

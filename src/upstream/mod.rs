@@ -1,0 +1,10 @@
+//! The side that talks to replicas.
+//!
+//! [`control`] watches them (health, models, metrics) with a client of its own, so a pool full of streams never delays a
+//! probe.
+
+pub mod control;
+mod pages;
+mod probe;
+mod scrape;
+pub mod tls;
