@@ -229,4 +229,19 @@ mod tests {
         let error = "http://bob:hunter2@h".parse::<BaseUrl>().unwrap_err().to_string();
         assert!(error.contains("set `api_key`"), "{error}");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_accepted_reads_the_same_again(text in "(http|https|HTTP)://[a-zA-Z0-9.@:\\[\\]-]{0,20}(/[a-z0-9%./-]{0,12})?(/v1)?/{0,2}") {
+            if let Ok(base) = text.parse::<BaseUrl>() {
+                proptest::prop_assert_eq!(&base.to_string().parse::<BaseUrl>().unwrap_or_else(|e| panic!("{e}")), &base);
+                proptest::prop_assert!(base.uri("/v1/models?x=1").is_ok());
+            }
+        }
+
+        #[test]
+        fn any_text_is_answered(text in ".{0,40}") {
+            drop(text.parse::<BaseUrl>());
+        }
+    }
 }

@@ -260,7 +260,7 @@ impl Watcher {
     async fn pause(&self, began: Instant, memory: &Memory) {
         let returning = !self.replica.up() && memory.down_since.elapsed() < RETURN_WINDOW;
         let interval = if returning { self.watch.interval.min(RETURN_INTERVAL) } else { self.watch.interval };
-        if timeout(jittered(interval), self.replica.nudged()).await.is_ok() {
+        if timeout(jittered(interval), self.replica.nudges().notified()).await.is_ok() {
             sleep_until(began + NUDGE_GAP).await;
         }
     }
