@@ -408,5 +408,4 @@ const fn kind_of(code: u8) -> Option<EngineKind> {
 }
 
 #[cfg(test)]
-#[path = "replica_tests.rs"]
 mod tests;

@@ -299,5 +299,4 @@ fn jittered(time: Duration) -> Duration {
 }
 
 #[cfg(test)]
-#[path = "control_tests.rs"]
 mod tests;

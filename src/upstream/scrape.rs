@@ -8,7 +8,7 @@ use std::{sync::Mutex, sync::PoisonError};
 
 use super::{pages::Pages, probe::METRICS_LIMIT};
 use crate::{
-    engine::{self, Samples},
+    engine::{self, Engine, Samples},
     fleet::EngineLoad,
     types::EngineKind,
 };
@@ -27,27 +27,40 @@ pub(super) enum Scraped {
     Missed,
 }
 
-/// Asks for the metrics page of an engine.
+/// Asks an engine for its load: on its metrics page, else where else it tells.
 pub(super) async fn scrape(pages: &Pages, kind: EngineKind) -> Scraped {
     let engine = engine::engine(kind);
-    let Some(path) = engine.metrics_path() else { return Scraped::Off };
+    let metrics = match engine.metrics_path() {
+        Some(path) => ask(pages, path, |page| of_metrics(engine, page)).await,
+        None => Scraped::Off,
+    };
+    match engine.load_path() {
+        Some(path) if metrics == Scraped::Off => ask(pages, path, |page| engine.load_of_page(page)).await,
+        _ => metrics,
+    }
+}
+
+/// Asks for one page, wherever it may be.
+async fn ask(pages: &Pages, path: &str, read: impl Fn(&[u8]) -> Option<EngineLoad>) -> Scraped {
     let mut outcome = Scraped::Missed;
     for url in pages.places(path) {
         let Ok(page) = pages.get(&url, METRICS_LIMIT).await else { continue };
-        if let Some(body) = page.good_body() {
-            let samples = Samples::parse(body, engine.wanted_metrics());
-            if samples.rejected() > 0 {
-                tracing::debug!(url, lines = samples.rejected(), "metrics lines that make no sense");
-            }
-            if let Some(load) = engine.load(&samples) {
-                return Scraped::Load(load);
-            }
+        if let Some(load) = page.good_body().and_then(&read) {
+            return Scraped::Load(load);
         }
         if page.status < 500 {
             outcome = Scraped::Off;
         }
     }
     outcome
+}
+
+fn of_metrics(engine: &dyn Engine, page: &[u8]) -> Option<EngineLoad> {
+    let samples = Samples::parse(page, engine.wanted_metrics());
+    if samples.rejected() > 0 {
+        tracing::debug!(engine = engine.kind().label(), lines = samples.rejected(), "metrics lines that make no sense");
+    }
+    engine.load(&samples)
 }
 
 /// What is known of the process behind the address.
