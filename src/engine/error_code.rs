@@ -156,4 +156,13 @@ mod tests {
             assert_eq!(status_of(body.as_bytes()), None, "{body}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_answered(body in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+            if let Some(status) = status_of(&body) {
+                proptest::prop_assert!((400..600).contains(&status));
+            }
+        }
+    }
 }

@@ -49,6 +49,16 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Its own word on its load; `None` when the page does not tell.
     fn load(&self, samples: &Samples) -> Option<EngineLoad>;
 
+    /// A page that tells the load as JSON, asked where the metrics page is missing.
+    fn load_path(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Its word on that page; `None` when the page does not tell.
+    fn load_of_page(&self, _page: &[u8]) -> Option<EngineLoad> {
+        None
+    }
+
     /// What an error answer means: `status` and body, or status 200 and the data of the first event.
     fn failure(&self, status: u16, body: &[u8]) -> Failure {
         failure::classify(status, body)

@@ -2,8 +2,10 @@
 //!
 //! Every tensor-parallel rank may export the same gauge, so only rank 0 counts, while data-parallel ranks are summed.
 //! `cache_hit_rate` is that of the last prefill batch, 0 most of the time: the token counters are used instead. A full
-//! queue answers a stream with 200 and an error event.
+//! queue answers a stream with 200 and an error event. `/metrics` is off by default; `/v1/loads` is always there.
 //! Source: reference/engines.md section 6.
+
+use serde::Deserialize;
 
 use super::{
     Engine, Sample, Samples, count,
@@ -48,9 +50,42 @@ impl Engine for Sglang {
         })
     }
 
+    fn load_path(&self) -> Option<&'static str> {
+        Some("/v1/loads?include=core")
+    }
+
+    fn load_of_page(&self, page: &[u8]) -> Option<EngineLoad> {
+        let page: LoadPage = serde_json::from_slice(page).ok()?;
+        let ranks = u32::try_from(page.loads.len()).ok().filter(|&ranks| ranks > 0)?;
+        let sum = |of: fn(&RankLoad) -> f64| page.loads.iter().map(of).sum::<f64>();
+        Some(EngineLoad {
+            running: count(sum(|rank| rank.num_running_reqs)),
+            waiting: count(sum(|rank| rank.num_waiting_reqs)),
+            kv_usage: Some(share(sum(|rank| rank.token_usage) / f64::from(ranks))),
+            cache_tokens: Some(tokens(sum(|rank| rank.max_total_num_tokens))).filter(|&tokens| tokens > 0),
+            ..EngineLoad::default()
+        })
+    }
+
     fn closes_on_disconnect(&self) -> bool {
         true
     }
+}
+
+/// `/v1/loads`: one entry for each data-parallel rank.
+#[derive(Deserialize)]
+struct LoadPage {
+    loads: Vec<RankLoad>,
+}
+
+#[derive(Deserialize)]
+struct RankLoad {
+    num_running_reqs: f64,
+    num_waiting_reqs: f64,
+    #[serde(default)]
+    token_usage: f64,
+    #[serde(default)]
+    max_total_num_tokens: f64,
 }
 
 /// Samples of the first tensor- and pipeline-parallel rank.

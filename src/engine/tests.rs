@@ -124,6 +124,21 @@ sglang:max_total_num_tokens{dp_rank="1",tp_rank="0"} 100.0
 }
 
 #[test]
+fn sglang_tells_its_load_without_metrics_too() {
+    assert_eq!(
+        Sglang.load_of_page(data!("sglang/loads.json")),
+        Some(EngineLoad { kv_usage: Some(0.0), cache_tokens: Some(16_384), ..EngineLoad::default() })
+    );
+    let ranks =
+        br#"{"loads":[{"num_running_reqs":2,"num_waiting_reqs":1},{"num_running_reqs":3,"num_waiting_reqs":0}]}"#;
+    let load = Sglang.load_of_page(ranks).unwrap();
+    assert_eq!((load.running, load.waiting, load.cache_tokens), (5, 1, None));
+    for page in [&b"[]"[..], b"{}", br#"{"loads":[]}"#, br#"{"loads":[{"dp_rank":0}]}"#, b"x"] {
+        assert_eq!(Sglang.load_of_page(page), None);
+    }
+}
+
+#[test]
 fn tgi_tells_its_queue_and_batch_and_nothing_else() {
     let load = load(EngineKind::Tgi, b"# TYPE tgi_queue_size gauge\ntgi_queue_size 5\ntgi_batch_current_size 8\n");
 

@@ -271,9 +271,10 @@ impl Replica {
         self.health().set_draining(draining);
     }
 
-    /// Resolves when a failure asks for a health probe ahead of time. Cancel-safe; for the one probing task.
-    pub async fn nudged(&self) {
-        self.nudge.notified().await;
+    /// Wakes the one task that probes this replica, ahead of its time.
+    #[must_use]
+    pub fn nudges(&self) -> &Notify {
+        &self.nudge
     }
 
     /// Asks for a health probe ahead of time.
@@ -407,5 +408,4 @@ const fn kind_of(code: u8) -> Option<EngineKind> {
 }
 
 #[cfg(test)]
-#[path = "replica_tests.rs"]
 mod tests;

@@ -57,6 +57,8 @@ fn indices(standings: &[Standing], keep: impl Fn(&Standing) -> bool) -> Indices 
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     fn standing(active: Active) -> Standing {
@@ -123,5 +125,35 @@ mod tests {
     #[test]
     fn no_replicas_no_choice() {
         assert_eq!(chosen(&[]), [0; 0]);
+    }
+
+    fn any_standing() -> impl Strategy<Value = Standing> {
+        let active = prop::sample::select(vec![Active::Unknown, Active::Up, Active::Silent, Active::Refused]);
+        (active, prop::option::of(0_u64..100), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+            |(active, until, saturated, draining)| Standing {
+                active,
+                ejected_until: until.and_then(|seconds| out(seconds).ejected_until),
+                saturated,
+                draining,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn caution_never_empties_a_pool(standings in prop::collection::vec(any_standing(), 0..12)) {
+            let got = choose(&standings);
+
+            let up = indices(&standings, |s| s.active == Active::Up && !s.draining);
+            prop_assert!(got.is_empty() <= up.is_empty(), "one that is up is always used");
+            prop_assert!(got.windows(2).all(|pair| pair[0] < pair[1]));
+            for &i in &got {
+                prop_assert!(!standings[i].draining && standings[i].active != Active::Refused);
+            }
+            let unsaturated = standings.iter().map(|s| Standing { saturated: false, ..*s }).collect::<Vec<_>>();
+            if !up.is_empty() {
+                prop_assert!(choose(&unsaturated).len() * 2 >= up.len(), "ejection takes at most half");
+            }
+        }
     }
 }

@@ -24,13 +24,10 @@ pub fn router(proxy: Proxy) -> Router {
     let mut router = Router::new();
     for endpoint in Endpoint::ALL {
         let proxy = proxy.clone();
-        let serve = move |request: Request<Body>| {
-            let proxy = proxy.clone();
-            async move {
-                match checked(&proxy, &request) {
-                    Some(refused) => refused,
-                    None => proxy.serve(endpoint, request).await,
-                }
+        let serve = move |request: Request<Body>| async move {
+            match checked(&proxy, &request) {
+                Some(refused) => refused,
+                None => proxy.serve(endpoint, request).await,
             }
         };
         router = router.route(endpoint.path(), post(serve));

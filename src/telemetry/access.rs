@@ -5,7 +5,10 @@
 
 use std::{
     io::{self, Write},
-    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    sync::{
+        Mutex,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
     thread,
     time::{Duration, SystemTime},
 };
@@ -81,18 +84,15 @@ pub struct AccessRecord<'a> {
     pub error: Option<&'a str>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn rfc3339<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_rfc3339_millis(*time))
 }
 
 /// Milliseconds with microsecond precision.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn millis<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_micros() as f64 / 1000.0)
 }
 
-#[expect(clippy::ref_option, reason = "serde's signature")]
 fn optional_millis<S: serde::Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     millis(&duration.unwrap_or_default(), serializer)
 }
@@ -102,7 +102,8 @@ fn optional_millis<S: serde::Serializer>(duration: &Option<Duration>, serializer
 pub(super) struct Writer {
     lines: Option<SyncSender<String>>,
     dropped: Counter,
-    done: Option<Receiver<()>>,
+    /// A `Receiver` alone would make every holder `!Sync`.
+    done: Option<Mutex<Receiver<()>>>,
 }
 
 impl Writer {
@@ -129,7 +130,7 @@ impl Writer {
             // Nobody may be waiting.
             finished.try_send(()).unwrap_or_default();
         })?;
-        Ok(Self { lines: Some(lines), dropped, done: Some(done) })
+        Ok(Self { lines: Some(lines), dropped, done: Some(Mutex::new(done)) })
     }
 
     /// Hands a record over; drops and counts it when the queue is full. Never blocks.
@@ -150,7 +151,7 @@ impl Drop for Writer {
     /// Lets the last lines out, within a limit.
     fn drop(&mut self) {
         drop(self.lines.take());
-        if let Some(done) = self.done.take() {
+        if let Some(done) = self.done.take().and_then(|done| done.into_inner().ok()) {
             // Late or gone: nothing is left to do.
             done.recv_timeout(FLUSH).unwrap_or_default();
         }
@@ -172,3 +173,6 @@ fn write_lines(mut sink: impl Write, lines: &Receiver<String>, dropped: &Counter
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
