@@ -158,7 +158,7 @@ impl Forward<'_> {
         };
         let sent = Instant::now();
         report.dispatched(placed, sent);
-        let mut attempt = Attempt { forward: self, out, replica, charge, sent };
+        let attempt = Attempt { forward: self, out, replica, charge, sent };
         let limit = sent + if out.stream { self.limits.tap.first_token } else { self.limits.tap.total };
         match timeout_at(limit, self.client.send(request)).await {
             Err(_) => Err((attempt.timed_out(), report)),

@@ -19,7 +19,7 @@ use crate::{
 const HEADER_FIELDS: usize = 100;
 
 /// The data port of one worker.
-pub fn router(proxy: Proxy) -> Router {
+pub(super) fn router(proxy: Proxy) -> Router {
     let proxy = Arc::new(proxy);
     let mut router = Router::new();
     for endpoint in Endpoint::ALL {

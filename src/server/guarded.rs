@@ -18,7 +18,7 @@ use tokio::{
 
 /// An I/O object with a limit on stalled writes.
 #[derive(Debug)]
-pub struct Guarded<T> {
+pub(super) struct Guarded<T> {
     inner: T,
     limit: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
@@ -26,7 +26,7 @@ pub struct Guarded<T> {
 
 impl<T> Guarded<T> {
     /// Guards `inner`: a write that makes no progress for `limit` fails with `TimedOut`.
-    pub fn new(inner: T, limit: Duration) -> Self {
+    pub(super) fn new(inner: T, limit: Duration) -> Self {
         Self { inner, limit, stalled: None }
     }
 

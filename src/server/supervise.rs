@@ -60,7 +60,7 @@ struct State {
 
 /// Keeps members and directory.
 #[derive(Debug)]
-pub struct Supervisor {
+pub(super) struct Supervisor {
     shared: Arc<Shared>,
     plan: Arc<Plan>,
     watch: Watch,
@@ -72,7 +72,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts discovery and watches for everything in the plan.
     #[must_use]
-    pub fn start(shared: Arc<Shared>, plan: Arc<Plan>, watch: Watch, tasks: TaskTracker) -> Arc<Self> {
+    pub(super) fn start(shared: Arc<Shared>, plan: Arc<Plan>, watch: Watch, tasks: TaskTracker) -> Arc<Self> {
         let supervisor = Arc::new(Self { shared, plan, watch, tasks, slots: Slots::new(), state: Mutex::default() });
         let mut sources: Vec<Box<dyn Discovery>> = Vec::new();
         let mut groups = Vec::new();

@@ -31,7 +31,7 @@ use tracing::{debug, warn};
 use crate::{
     proxy::{Proxy, Shared},
     server::{data, guarded::Guarded},
-    upstream::client::UpstreamClient,
+    upstream::{client::UpstreamClient, tls},
 };
 
 /// Connections that may wait for a worker to pick them up.
@@ -60,7 +60,7 @@ struct Worker {
 
 /// The data port.
 #[derive(Debug)]
-pub struct Workers {
+pub(super) struct Workers {
     address: SocketAddr,
     workers: Vec<Worker>,
 }
@@ -70,7 +70,7 @@ impl Workers {
     ///
     /// # Errors
     /// When the address cannot be bound or a thread cannot be started.
-    pub fn start(
+    pub(super) fn start(
         shared: &Arc<Shared>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
@@ -78,12 +78,17 @@ impl Workers {
     ) -> io::Result<Self> {
         let listener = bind(shared.server.listen)?;
         let address = listener.local_addr()?;
+        let tls = tls::client_config().map_err(io::Error::other)?;
         let count = match shared.server.worker_threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             set => set,
         };
         let workers: Vec<Worker> = (0..count)
-            .map(|number| Worker::start(number, shared.clone(), stop.clone(), cut.clone()))
+            .map(|number| {
+                let client = UpstreamClient::new(shared.server.timeouts.connect, tls.clone());
+                let router = data::router(Proxy::new(shared.clone(), client));
+                Worker::start(number, Serving { shared: shared.clone(), router, stop: stop.clone(), cut: cut.clone() })
+            })
             .collect::<io::Result<_>>()?;
         let deals = workers.iter().map(|worker| (worker.queue.clone(), worker.connections.clone())).collect();
         let permits = Arc::new(Semaphore::new(shared.server.limits.connections));
@@ -93,12 +98,12 @@ impl Workers {
 
     /// Where the data port listens.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Waits until every connection has ended. To be called after `stop`.
-    pub async fn join(self) {
+    pub(super) async fn join(self) {
         let threads = self.workers.into_iter().map(|worker| {
             drop(worker.queue);
             worker.thread
@@ -160,37 +165,39 @@ fn prepare(stream: TcpStream) -> io::Result<std::net::TcpStream> {
 }
 
 impl Worker {
-    fn start(number: usize, shared: Arc<Shared>, stop: CancellationToken, cut: CancellationToken) -> io::Result<Self> {
+    fn start(number: usize, serving: Serving) -> io::Result<Self> {
         let (queue, accepted) = mpsc::channel(HANDOVER);
         let connections = Arc::new(AtomicUsize::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let open = connections.clone();
         let thread = std::thread::Builder::new()
             .name(format!("worker-{number}"))
-            .spawn(move || runtime.block_on(work(shared, accepted, open, stop, cut)))?;
+            .spawn(move || runtime.block_on(serving.work(accepted, open)))?;
         Ok(Self { queue, connections, thread })
     }
 }
 
-/// Serves connections until stopped and the last has ended, or until cut.
-async fn work(
+/// What a worker serves, and how it is told to end.
+struct Serving {
     shared: Arc<Shared>,
-    mut accepted: mpsc::Receiver<Accepted>,
-    open: Arc<AtomicUsize>,
+    router: Router,
     stop: CancellationToken,
     cut: CancellationToken,
-) {
-    let client = UpstreamClient::new(shared.server.timeouts.connect);
-    let router = data::router(Proxy::new(shared.clone(), client));
-    let connections = TaskTracker::new();
-    while let Some(Some(next)) = stop.run_until_cancelled(accepted.recv()).await {
-        let counted = Counted { open: open.clone(), shared: shared.clone(), _permit: next.permit };
-        counted.shared.telemetry.connections(1);
-        let Ok(stream) = TcpStream::from_std(next.stream) else { continue };
-        connections.spawn(connection(stream, router.clone(), counted, stop.clone()));
+}
+
+impl Serving {
+    /// Serves connections until stopped and the last has ended, or until cut.
+    async fn work(self, mut accepted: mpsc::Receiver<Accepted>, open: Arc<AtomicUsize>) {
+        let connections = TaskTracker::new();
+        while let Some(Some(next)) = self.stop.run_until_cancelled(accepted.recv()).await {
+            let counted = Counted { open: open.clone(), shared: self.shared.clone(), _permit: next.permit };
+            counted.shared.telemetry.connections(1);
+            let Ok(stream) = TcpStream::from_std(next.stream) else { continue };
+            connections.spawn(connection(stream, self.router.clone(), counted, self.stop.clone()));
+        }
+        connections.close();
+        self.cut.run_until_cancelled(connections.wait()).await;
     }
-    connections.close();
-    cut.run_until_cancelled(connections.wait()).await;
 }
 
 /// One open connection, in the counts.

@@ -18,12 +18,12 @@ use hyper_util::{
     client::legacy::{Client, Error, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use rustls::ClientConfig;
 use smallvec::SmallVec;
 
 use crate::{
     error::{ErrorKind, GatewayError, Stage},
     fleet::FailureCause,
-    upstream::tls,
 };
 
 /// Idle connections are closed after this; uvicorn's default keep-alive is 5 s.
@@ -44,14 +44,14 @@ pub struct UpstreamClient {
 impl UpstreamClient {
     /// A client with its own pool. `connect` bounds TCP and TLS set-up.
     #[must_use]
-    pub fn new(connect: Duration) -> Self {
+    pub fn new(connect: Duration, tls: ClientConfig) -> Self {
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
         http.set_connect_timeout(Some(connect));
         http.set_keepalive(Some(Duration::from_secs(60)));
         http.enforce_http(false);
         let https = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls::client_config())
+            .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
             .wrap_connector(http);
