@@ -12,6 +12,21 @@ use crate::types::Outcome;
 /// A boxed cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// An error and its causes on one line, each part once.
+#[must_use]
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let part = cause.to_string();
+        if !text.ends_with(&part) {
+            text = format!("{text}: {part}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
 /// The step of the request path in which it happened; the `stage` of the error log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {

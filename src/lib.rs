@@ -4,8 +4,15 @@
 
 pub mod cli;
 pub mod config;
+pub mod dialect;
+pub mod discovery;
+pub mod engine;
 pub mod error;
 pub mod fleet;
+pub mod prompt;
+pub mod proxy;
+pub mod routing;
 pub mod server;
 pub mod telemetry;
 pub mod types;
+pub mod upstream;

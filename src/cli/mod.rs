@@ -1,3 +1,24 @@
-//! The commands of the `gateway` binary: one file each, arguments in, exit code out.
+//! Commands: one file each, flags to a typed plan, no logic.
 
 pub mod check;
+pub mod serve;
+
+use clap::{Parser, Subcommand};
+
+/// Prefix-aware gateway for pools of vLLM and SGLang replicas.
+#[derive(Debug, Parser)]
+#[command(name = "gateway", version, about, max_term_width = 80)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Route requests to replicas.
+    Serve(serve::ServeArgs),
+    /// Validate a configuration file and print the effective configuration, secrets masked.
+    Check(check::CheckArgs),
+}

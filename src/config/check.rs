@@ -21,7 +21,7 @@ use super::{
     unused,
 };
 use crate::{
-    fleet::base_url::{BaseUrl, BaseUrlError},
+    fleet::{BaseUrl, BaseUrlError},
     types::MAX_REPLICAS,
 };
 

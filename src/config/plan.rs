@@ -14,7 +14,7 @@ use super::{
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
     show,
 };
-use crate::{fleet::base_url::BaseUrl, types::EngineKind};
+use crate::{fleet::BaseUrl, types::EngineKind};
 
 /// The whole configuration.
 #[derive(Debug, Clone, Serialize)]

@@ -440,3 +440,10 @@ proptest::proptest! {
         proptest::prop_assert!(loaded.err().is_none_or(|error| !error.problems.is_empty()));
     }
 }
+
+#[test]
+fn the_policies_are_those_of_the_registry() {
+    let registered: Vec<&str> = crate::routing::REGISTRY.iter().map(|entry| entry.name).collect();
+
+    assert_eq!(POLICIES, registered);
+}

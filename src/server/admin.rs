@@ -4,71 +4,25 @@
 //! `/readyz` says whether requests would be served. `/replicas` holds replicas and models: the page needs both of the
 //! same moment. Source: the design's interface, "Endpoints".
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use axum::{Router, body::Body, extract::State, http::Uri, routing::get};
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::telemetry::METRICS_CONTENT_TYPE;
 
 /// What the admin port may know of the gateway. Every call is cheap enough for one a second.
-pub trait AdminView: Send + Sync {
+pub trait AdminView: Send + Sync + Debug {
     /// The `/metrics` page.
     fn metrics(&self) -> String;
     /// Whether requests would be served now.
     fn ready(&self) -> bool;
-    /// A list of [`ReplicaRow`]s.
+    /// A list of objects, one a replica and model. The page reads `model` and `replica` (the label values of their
+    /// metrics), `engine`, `up`, `usable`, `ejected`, `in_flight`, `waiting` and `kv_usage`; what is unknown is null.
     fn replicas(&self) -> Value;
-    /// A list of [`ModelRow`]s.
+    /// A list of objects, one a model. The page reads `model` (the label value of its metrics) and `policy`.
     fn models(&self) -> Value;
-}
-
-/// One replica, as `/replicas` shows it.
-#[derive(Debug, Clone, Serialize)]
-pub struct ReplicaRow {
-    /// Model whose pool it belongs to; the `model` label of its metrics.
-    pub model: String,
-    /// `host:port/path`; the `replica` label of its metrics.
-    pub replica: String,
-    /// Label of the engine, or `unknown` before the first answer.
-    pub engine: &'static str,
-    /// `up`, `down`, `ejected` or `draining`.
-    pub state: &'static str,
-    /// Requests that the gateway has there.
-    pub in_flight: u32,
-    /// Most that it may have there.
-    pub limit: u32,
-    /// Requests running inside the engine; null when it has not said lately.
-    pub running: Option<u32>,
-    /// Requests waiting inside the engine; null when it has not said lately.
-    pub waiting: Option<u32>,
-    /// Share of the KV cache in use; null when the engine has not said lately.
-    pub kv_usage: Option<f32>,
-    /// Prompt tokens dispatched whose first output has not come.
-    pub pending_prefill_tokens: u64,
-}
-
-/// One model, as `/replicas` shows it.
-#[derive(Debug, Clone, Serialize)]
-pub struct ModelRow {
-    /// What clients send; the `model` label of its metrics.
-    pub model: String,
-    /// Other names.
-    pub aliases: Vec<String>,
-    /// Routing policy.
-    pub policy: String,
-    /// Known replicas.
-    pub replicas: usize,
-    /// Those that would be given a request now.
-    pub usable: usize,
-    /// Requests waiting for a place.
-    pub queue: usize,
-    /// Blocks that the prefix index remembers.
-    pub index_entries: usize,
-    /// Blocks that it can remember.
-    pub index_capacity: usize,
 }
 
 /// Routes of the admin port.

@@ -12,7 +12,7 @@ use crate::{
         plan::{Budget, DiscoveryPlan, FallbackPlan, ModelPlan, Overrides, ReplicaPlan, TokenizerPlan},
         sections::{Concurrency, RoutingPlan, Slo},
     },
-    fleet::base_url::BaseUrl,
+    fleet::BaseUrl,
 };
 
 pub(super) fn models(c: &mut Checker<'_>, sections: Vec<ModelSection>, overrides: &Overrides) -> Vec<ModelPlan> {

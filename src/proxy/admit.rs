@@ -1,0 +1,238 @@
+//! Steps 3 and 4: what the request asks for, whether it may, and the splices that make the engine read the same.
+//!
+//! Every occurrence of a field is judged and rewritten, not only the last: whichever duplicate an engine takes, the
+//! cap holds. A body that cannot be read is refused, never passed without limits.
+
+use bytes::Bytes;
+
+use crate::{
+    config::{Caps, OnExcess},
+    dialect::{
+        scan::{self, Fields, Span},
+        splice::Splices,
+    },
+    error::{ErrorKind, GatewayError, Stage},
+    types::Endpoint,
+};
+
+/// Reads the fields of a body.
+///
+/// # Errors
+/// `BadRequest` naming the byte at which the body stops being a JSON object.
+pub fn fields(body: &[u8]) -> Result<Fields, GatewayError> {
+    scan::scan(body).map_err(|error| {
+        let message = format!("the request body is not a JSON object that an engine would read: {error}");
+        GatewayError::new(ErrorKind::BadRequest, Stage::Scan, message)
+    })
+}
+
+/// The requested model; `None` when the body names none.
+///
+/// # Errors
+/// `BadRequest` when `model` is not a string.
+pub fn model<'a>(body: &'a [u8], fields: &Fields) -> Result<Option<std::borrow::Cow<'a, str>>, GatewayError> {
+    let Some(span) = fields.model else { return Ok(None) };
+    if span.of(body) == b"null" {
+        return Ok(None);
+    }
+    scan::string_value(body, span)
+        .map(Some)
+        .ok_or_else(|| GatewayError::new(ErrorKind::BadRequest, Stage::Scan, "model must be a string").param("model"))
+}
+
+/// Whether the engine will stream: `true`, or what pydantic reads as true.
+#[must_use]
+pub fn wants_stream(body: &[u8], fields: &Fields) -> bool {
+    fields.stream.is_some_and(|span| matches!(span.of(body), b"true" | b"1" | b"\"true\"" | b"\"True\"" | b"\"1\""))
+}
+
+/// Rewrites the model name when the replicas know it by another.
+pub fn rename(splices: &mut Splices, body: &[u8], fields: &Fields, upstream: &str) {
+    let quoted = serde_json::Value::from(upstream).to_string();
+    for span in occurrences(fields, "model", fields.model) {
+        let same = scan::string_value(body, span).is_some_and(|name| name == upstream);
+        if !same {
+            splices.replace(span, Bytes::from(quoted.clone()));
+        }
+    }
+}
+
+/// Asks the engine for usage in a stream. Returns whether the usage chunk must be hidden from the client.
+pub fn ask_for_usage(splices: &mut Splices, body: &[u8], fields: &Fields) -> bool {
+    let Some(options) = fields.stream_options.filter(|span| span.of(body) != b"null") else {
+        match fields.stream_options {
+            Some(null) => splices.replace(null, &br#"{"include_usage":true}"#[..]),
+            None => splices.add_member(fields, "stream_options", r#"{"include_usage":true}"#),
+        }
+        return true;
+    };
+    match fields.include_usage {
+        Some(asked) if asked.of(body) == b"true" => false,
+        Some(asked) => {
+            splices.replace(asked, &b"true"[..]);
+            true
+        }
+        None => match options.of(body) {
+            [b'{', inner @ .., b'}'] => {
+                let comma = if inner.trim_ascii().is_empty() { "" } else { "," };
+                splices.insert(options.start + 1, format!(r#""include_usage":true{comma}"#));
+                true
+            }
+            // Not an object: the engine refuses it in its own words.
+            _ => false,
+        },
+    }
+}
+
+/// Holds the output caps. Fields that are absent or null get the default.
+///
+/// # Errors
+/// `OverCap` naming field, value and cap, or `BadRequest` for a value that is no whole number above zero.
+pub fn cap_output(
+    splices: &mut Splices,
+    body: &[u8],
+    fields: &Fields,
+    endpoint: Endpoint,
+    caps: &Caps,
+) -> Result<(), GatewayError> {
+    if !endpoint.generates() || (caps.max_output_tokens.is_none() && caps.default_output_tokens.is_none()) {
+        return Ok(());
+    }
+    let names: &[(&'static str, Option<Span>)] = match endpoint {
+        Endpoint::Responses => &[("max_output_tokens", fields.max_output_tokens)],
+        Endpoint::Chat => &[("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)],
+        _ => &[("max_tokens", fields.max_tokens)],
+    };
+    let fill = caps.default_output_tokens.or(caps.max_output_tokens);
+    let mut set = false;
+    for &(name, last) in names {
+        for span in occurrences(fields, name, last) {
+            if span.of(body) == b"null" {
+                continue;
+            }
+            set = true;
+            cap_value(splices, body, span, name, caps)?;
+        }
+    }
+    let Some(fill) = fill.filter(|_| !set) else { return Ok(()) };
+    let mut nulls = names.iter().filter_map(|&(_, span)| span);
+    match (nulls.next(), names.first()) {
+        (Some(null), _) => splices.replace(null, Bytes::from(fill.to_string())),
+        (None, Some((name, _))) => splices.add_member(fields, name, &fill.to_string()),
+        (None, None) => {}
+    }
+    Ok(())
+}
+
+fn cap_value(
+    splices: &mut Splices,
+    body: &[u8],
+    span: Span,
+    name: &'static str,
+    caps: &Caps,
+) -> Result<(), GatewayError> {
+    let Some(cap) = caps.max_output_tokens else { return Ok(()) };
+    let value = scan::int_value(body, span).and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0);
+    match value {
+        Some(value) if value <= cap => Ok(()),
+        Some(_) if caps.on_excess == OnExcess::Clamp => {
+            splices.replace(span, Bytes::from(cap.to_string()));
+            Ok(())
+        }
+        Some(value) => {
+            let message = format!("{name} is {value}; this gateway allows at most {cap} output tokens");
+            Err(GatewayError::new(ErrorKind::OverCap, Stage::Admit, message).param(name))
+        }
+        // Beyond 64 bits, negative, fractional, a string: no engine reads it as a number under the cap for sure.
+        None => {
+            let message = format!("{name} must be a whole number from 1 to {cap}");
+            Err(GatewayError::new(ErrorKind::BadRequest, Stage::Admit, message).param(name))
+        }
+    }
+}
+
+/// All value spans of a field, earlier duplicates first.
+fn occurrences<'a>(fields: &'a Fields, name: &'a str, last: Option<Span>) -> impl Iterator<Item = Span> + 'a {
+    fields.duplicates_of(name).chain(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(text: &'static str) -> (String, bool) {
+        let body = Bytes::from_static(text.as_bytes());
+        let fields = fields(&body).unwrap();
+        let mut splices = Splices::new();
+        let hide = ask_for_usage(&mut splices, &body, &fields);
+        (joined(splices, &body), hide)
+    }
+
+    fn joined(splices: Splices, body: &Bytes) -> String {
+        splices.apply(body).iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect()
+    }
+
+    fn capped(text: &'static str, on_excess: OnExcess) -> Result<String, GatewayError> {
+        let body = Bytes::from_static(text.as_bytes());
+        let caps = Caps { max_output_tokens: Some(100), on_excess, ..Caps::default() };
+        let mut splices = Splices::new();
+        cap_output(&mut splices, &body, &fields(&body)?, Endpoint::Chat, &caps)?;
+        Ok(joined(splices, &body))
+    }
+
+    #[test]
+    fn usage_is_asked_for_and_hidden_unless_the_client_asked() {
+        let cases = [
+            (r#"{"a":1}"#, r#"{"a":1,"stream_options":{"include_usage":true}}"#, true),
+            (r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":true}}"#, true),
+            (r#"{"stream_options":{}}"#, r#"{"stream_options":{"include_usage":true}}"#, true),
+            (r#"{"stream_options":{"x":1}}"#, r#"{"stream_options":{"include_usage":true,"x":1}}"#, true),
+            (
+                r#"{"stream_options":{"include_usage":false,"x":1}}"#,
+                r#"{"stream_options":{"include_usage":true,"x":1}}"#,
+                true,
+            ),
+            (r#"{"stream_options":{"include_usage":true}}"#, r#"{"stream_options":{"include_usage":true}}"#, false),
+            (r#"{"stream_options":7}"#, r#"{"stream_options":7}"#, false),
+        ];
+        for (text, want, hide) in cases {
+            assert_eq!(usage(text), (want.to_owned(), hide), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cap_holds_against_every_spelling() {
+        for text in [
+            r#"{"max_tokens":101}"#,
+            r#"{"max_tokens":5,"max_completion_tokens":101}"#,
+            r#"{"max_tokens":999,"max_tokens":5}"#,
+            r#"{"max_tokens":5,"max_tokens":999}"#,
+            r#"{"max\u005ftokens":999}"#,
+            r#"{"max_tokens":1e3}"#,
+        ] {
+            let error = capped(text, OnExcess::Reject).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::OverCap, "{text}");
+            assert!(error.message.contains("100"), "{text}: {error}");
+        }
+        for text in [
+            r#"{"max_tokens":"50"}"#,
+            r#"{"max_tokens":-1}"#,
+            r#"{"max_tokens":0}"#,
+            r#"{"max_tokens":1.5}"#,
+            r#"{"max_tokens":99999999999999999999999}"#,
+        ] {
+            assert!(capped(text, OnExcess::Reject).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_clamp_changes_the_value_only_and_absence_gets_the_cap() {
+        assert_eq!(
+            capped(r#"{"max_tokens": 999 ,"x":1.0}"#, OnExcess::Clamp).unwrap(),
+            r#"{"max_tokens": 100 ,"x":1.0}"#
+        );
+        assert_eq!(capped(r#"{"x":1}"#, OnExcess::Reject).unwrap(), r#"{"x":1,"max_tokens":100}"#);
+        assert_eq!(capped(r#"{"max_tokens":null}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);
+        assert_eq!(capped(r#"{"max_tokens":100}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);
+    }
+}

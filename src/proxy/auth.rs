@@ -1,0 +1,100 @@
+//! Step 1: the client's key to the tenant behind it.
+//!
+//! Only digests are held and compared, at full length: a table of SHA-256 over keys of high entropy. What an attacker
+//! can time is the digest of a guess, which tells nothing about the key. Unknown and malformed keys get one answer.
+
+use std::{collections::HashMap, sync::Arc};
+
+use http::{HeaderMap, HeaderName, header};
+
+use crate::{
+    config::KeyPlan,
+    error::{ErrorKind, GatewayError, Stage},
+};
+
+/// Keys by digest. Empty: the gateway is open.
+#[derive(Debug, Default)]
+pub struct Keys {
+    by_digest: HashMap<[u8; 32], Arc<str>>,
+}
+
+impl Keys {
+    /// A table of the configured keys.
+    #[must_use]
+    pub fn new(keys: &[KeyPlan]) -> Self {
+        Self { by_digest: keys.iter().map(|key| (key.sha256, key.id.clone())).collect() }
+    }
+
+    /// Whether anybody may ask.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.by_digest.is_empty()
+    }
+
+    /// The id of the key that the request carries; `None` when the gateway is open.
+    ///
+    /// # Errors
+    /// `Unauthorized`, the same for a missing, a malformed and an unknown key.
+    pub fn check(&self, headers: &HeaderMap) -> Result<Option<Arc<str>>, GatewayError> {
+        if self.is_open() {
+            return Ok(None);
+        }
+        let digest = ring::digest::digest(&ring::digest::SHA256, secret(headers).unwrap_or_default());
+        let known = <[u8; 32]>::try_from(digest.as_ref()).ok().and_then(|digest| self.by_digest.get(&digest));
+        known.cloned().map(Some).ok_or_else(|| {
+            let message = "missing or unknown API key; send it as `Authorization: Bearer KEY`";
+            GatewayError::new(ErrorKind::Unauthorized, Stage::Auth, message)
+        })
+    }
+}
+
+/// The key of `Authorization: Bearer`, else of `x-api-key` (Anthropic clients).
+fn secret(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).and_then(|value| {
+        let (scheme, key) = value.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(HeaderName::from_static("x-api-key")).map(http::HeaderValue::as_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn keys() -> Keys {
+        let digest = ring::digest::digest(&ring::digest::SHA256, b"sk-right");
+        Keys { by_digest: HashMap::from([(digest.as_ref().try_into().unwrap(), Arc::from("team-a"))]) }
+    }
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn a_known_key_is_let_in_by_either_header() {
+        for (name, value) in
+            [("authorization", "Bearer sk-right"), ("authorization", "bearer  sk-right "), ("x-api-key", "sk-right")]
+        {
+            assert_eq!(keys().check(&headers(name, value)).unwrap().as_deref(), Some("team-a"), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn every_other_key_gets_one_answer() {
+        for (name, value) in [
+            ("authorization", "Bearer sk-righ"),
+            ("authorization", "Bearer sk-right2"),
+            ("authorization", "Basic sk-right"),
+            ("authorization", "Bearer"),
+            ("x-api-key", ""),
+            ("x-other", "sk-right"),
+        ] {
+            let error = keys().check(&headers(name, value)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unauthorized, "{name}: {value}");
+            assert!(!error.message.contains("sk-"), "no error repeats a key");
+        }
+        assert_eq!(Keys::default().check(&HeaderMap::new()).unwrap(), None, "no keys: open");
+    }
+}

@@ -1,0 +1,182 @@
+//! One request, from bytes to bytes: the steps in the order in which a request meets them.
+//!
+//! Read [`Proxy::steps`] first: it is the documentation of the request path. Whatever happens, the [`Report`] that is
+//! made on arrival ends the request exactly once, and the charge on a replica lives inside the response body.
+
+pub mod admit;
+pub mod auth;
+pub mod directory;
+pub mod forward;
+pub mod headers;
+pub mod key;
+pub mod pool;
+pub mod read;
+pub mod report;
+pub mod tap;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use tokio::time::Instant;
+
+use crate::{
+    config::{ServerPlan, Timeouts},
+    dialect::splice::Splices,
+    error::GatewayError,
+    proxy::{
+        auth::Keys,
+        directory::Directory,
+        forward::{Forward, ForwardLimits, Outgoing, Relayed},
+        pool::Pool,
+        read::{BodyBudget, BodyLease, ReadLimits},
+        report::Report,
+        tap::TapLimits,
+    },
+    telemetry::Telemetry,
+    types::Endpoint,
+    upstream::client::UpstreamClient,
+};
+
+/// What every request shares.
+#[derive(Debug)]
+pub struct Shared {
+    /// Models and their replicas, as of now.
+    pub directory: ArcSwap<Directory>,
+    /// Who may ask.
+    pub keys: Keys,
+    /// Limits, timeouts, what answers show.
+    pub server: ServerPlan,
+    /// Metrics and the access log.
+    pub telemetry: Arc<Telemetry>,
+    /// Memory of all request bodies.
+    pub bodies: Arc<BodyBudget>,
+}
+
+/// The request path of one worker.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    client: UpstreamClient,
+}
+
+/// A request as the steps after reading see it.
+struct Arrived {
+    endpoint: Endpoint,
+    headers: HeaderMap,
+    query: Option<String>,
+    body: Bytes,
+    lease: BodyLease,
+}
+
+impl Proxy {
+    /// A request path with its own connection pool.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, client: UpstreamClient) -> Self {
+        Self { shared, client }
+    }
+
+    /// What every request shares.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Serves one request to a proxied endpoint.
+    pub async fn serve(&self, endpoint: Endpoint, mut request: Request<Body>) -> Response<Body> {
+        let id = headers::request_id(request.headers_mut());
+        let report = Report::new(self.shared.telemetry.clone(), endpoint, id.clone(), Instant::now());
+        let mut response = match self.steps(endpoint, request, report).await {
+            Ok(response) => response,
+            Err((error, mut report)) => {
+                report.fail(&error);
+                error.response().map(Body::from)
+            }
+        };
+        response.headers_mut().insert(headers::REQUEST_ID, id);
+        response
+    }
+
+    /// The steps of the request path. Their names are the `stage` of errors.
+    async fn steps(
+        &self,
+        endpoint: Endpoint,
+        request: Request<Body>,
+        mut report: Report,
+    ) -> Result<Response<Body>, (GatewayError, Report)> {
+        let arrived = match self.arrive(endpoint, request, &mut report).await {
+            Ok(arrived) => arrived,
+            Err(error) => return Err((error, report)),
+        };
+        let (pool, out, affinity) = match self.admit(&arrived, &mut report) {
+            Ok(admitted) => admitted,
+            Err(error) => return Err((error, report)),
+        };
+        let placement = pool.place(&out.chain, affinity, rand::random(), Instant::now());
+        if placement.is_empty() {
+            return Err((forward::no_replica().retry_after(pool.retry_after()), report));
+        }
+        let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
+        let relayed = forward.run(out, placement, report).await?;
+        drop(arrived.lease); // no attempt needs the body any more
+        Ok(match relayed {
+            Relayed::Stream(response) => response.map(Body::new),
+            Relayed::Whole(response) => response.map(Body::from),
+        })
+    }
+
+    /// Steps 1 and 2: auth, read.
+    async fn arrive(
+        &self,
+        endpoint: Endpoint,
+        request: Request<Body>,
+        report: &mut Report,
+    ) -> Result<Arrived, GatewayError> {
+        let (head, body) = request.into_parts();
+        report.traced(head.headers.get(headers::TRACEPARENT).cloned());
+        if let Some(key) = self.shared.keys.check(&head.headers)? {
+            report.authenticated(key);
+        }
+        let limits = ReadLimits { size: self.shared.server.limits.body, idle: self.shared.server.timeouts.client_idle };
+        let (body, lease) = read::read(body, limits, &self.shared.bodies).await?;
+        report.received(Instant::now());
+        let query = head.uri.query().map(str::to_owned);
+        Ok(Arrived { endpoint, headers: head.headers, query, body, lease })
+    }
+
+    /// Steps 3 to 5: scan, admit, key.
+    fn admit(
+        &self,
+        arrived: &Arrived,
+        report: &mut Report,
+    ) -> Result<(Arc<Pool>, Outgoing, Option<u64>), GatewayError> {
+        let Arrived { endpoint, body, .. } = arrived;
+        let fields = admit::fields(body)?;
+        let model = admit::model(body, &fields)?;
+        let pool = self.shared.directory.load().find(model.as_deref())?.clone();
+        let stream = endpoint.generates() && admit::wants_stream(body, &fields);
+        report.resolved(pool.clone(), stream);
+        let mut splices = Splices::new();
+        admit::rename(&mut splices, body, &fields, pool.upstream_model());
+        admit::cap_output(&mut splices, body, &fields, *endpoint, pool.caps())?;
+        let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, body, &fields);
+        let chain = key::chain(body, &fields, *endpoint, &pool);
+        report.prompt(chain.bytes());
+        let affinity = key::affinity(&arrived.headers, body, &fields);
+        let mut headers = arrived.headers.clone();
+        headers::to_replica(&mut headers);
+        let body = splices.apply(body);
+        let expose = self.shared.server.expose_routing;
+        let out = Outgoing { headers, query: arrived.query.clone(), body, stream, hide_usage, expose, chain };
+        Ok((pool, out, affinity))
+    }
+}
+
+fn limits(timeouts: &Timeouts) -> ForwardLimits {
+    ForwardLimits {
+        first_event_hold: timeouts.first_event_hold,
+        tap: TapLimits { first_token: timeouts.first_token, idle: timeouts.stream_idle, total: timeouts.total },
+    }
+}

@@ -1,0 +1,261 @@
+//! One model as clients see it: its replicas, its prefix index, its policy, its limits.
+//!
+//! A replica that serves several models is a member of several pools and is shared between them: its load is one.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::{
+    config::{Caps, RoutingPlan, Slo},
+    fleet::{self, Replica, RetryBudget},
+    prompt::Chain,
+    routing::{self, Hits, Policy, PrefixIndex, Ranking, ReplicaView, RouteQuery},
+    telemetry::{ModelMetrics, ReplicaMetrics, Telemetry},
+    types::ReplicaSlot,
+};
+
+/// Bytes of prompt to a token until the engine's own `usage` teaches better; English text in common vocabularies.
+const BYTES_PER_TOKEN: f32 = 4.0;
+
+/// Weight of one answer in the learned bytes per token.
+const LEARN: f32 = 0.05;
+
+/// A replica inside a pool, with the metric handles of the pair.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The replica.
+    pub replica: Arc<Replica>,
+    /// Its gauges and pick counters under this pool's model.
+    pub metrics: Arc<ReplicaMetrics>,
+}
+
+/// One model.
+#[derive(Debug)]
+pub struct Pool {
+    name: Arc<str>,
+    upstream_model: Arc<str>,
+    caps: Caps,
+    slo: Slo,
+    block_bytes: u32,
+    members: ArcSwap<Vec<Member>>,
+    index: PrefixIndex,
+    policy: Box<dyn Policy>,
+    metrics: Arc<ModelMetrics>,
+    retries: RetryBudget,
+    bytes_per_token: AtomicU32,
+}
+
+/// What a pool is made of.
+#[derive(Debug)]
+pub struct PoolParts<'a> {
+    /// What clients send.
+    pub name: Arc<str>,
+    /// What replicas are told.
+    pub upstream_model: Arc<str>,
+    /// Token caps.
+    pub caps: Caps,
+    /// Objectives.
+    pub slo: Slo,
+    /// Policy, block size, index bound.
+    pub routing: &'a RoutingPlan,
+}
+
+/// A replica chosen for one attempt.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// Where.
+    pub member: Member,
+    /// Why, how much is cached, how much is to be computed.
+    pub pick: routing::Pick,
+}
+
+/// Replicas in the order in which they are to be tried.
+pub type Placement = SmallVec<[Placed; 4]>;
+
+impl Pool {
+    /// A pool without members. An unknown policy name falls back to the default; the configuration refuses it earlier.
+    #[must_use]
+    pub fn new(parts: PoolParts<'_>, telemetry: &Telemetry) -> Self {
+        let policy =
+            routing::policy(&parts.routing.policy).unwrap_or_else(|| Box::new(routing::prefix::Prefix::default()));
+        Self {
+            metrics: telemetry.model(&parts.name),
+            name: parts.name,
+            upstream_model: parts.upstream_model,
+            caps: parts.caps,
+            slo: parts.slo,
+            block_bytes: parts.routing.block_bytes,
+            members: ArcSwap::default(),
+            index: PrefixIndex::new(parts.routing.index_entries),
+            policy,
+            retries: RetryBudget::default(),
+            bytes_per_token: AtomicU32::new(BYTES_PER_TOKEN.to_bits()),
+        }
+    }
+
+    /// What clients call it.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What replicas call it.
+    #[must_use]
+    pub fn upstream_model(&self) -> &Arc<str> {
+        &self.upstream_model
+    }
+
+    /// Token caps.
+    #[must_use]
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// Objectives.
+    #[must_use]
+    pub fn slo(&self) -> &Slo {
+        &self.slo
+    }
+
+    /// Metric handles.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<ModelMetrics> {
+        &self.metrics
+    }
+
+    /// Retries allowed now.
+    #[must_use]
+    pub fn retries(&self) -> &RetryBudget {
+        &self.retries
+    }
+
+    /// The prefix index.
+    #[must_use]
+    pub fn index(&self) -> &PrefixIndex {
+        &self.index
+    }
+
+    /// Bytes of one prompt block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// The replicas of now.
+    #[must_use]
+    pub fn members(&self) -> Arc<Vec<Member>> {
+        self.members.load_full()
+    }
+
+    /// Replaces the replicas. Entries of those that left are dead by their generation, not removed.
+    pub fn set_members(&self, members: Vec<Member>) {
+        self.members.store(Arc::new(members));
+    }
+
+    /// Whether the policy reads the prompt.
+    #[must_use]
+    pub fn needs_chain(&self) -> bool {
+        self.policy.needs_chain()
+    }
+
+    /// Learned bytes of prompt to a token.
+    #[must_use]
+    pub fn bytes_per_token(&self) -> f32 {
+        f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed))
+    }
+
+    /// Learns from an answer's own count. Lost updates between threads do no harm.
+    pub fn learn_tokens(&self, bytes: u64, tokens: u64) {
+        // Short prompts are mostly template; they teach nothing about text.
+        if tokens < 64 || bytes < 256 {
+            return;
+        }
+        let seen = (bytes as f32 / tokens as f32).clamp(0.5, 16.0);
+        let now = self.bytes_per_token();
+        self.bytes_per_token.store((now + LEARN * (seen - now)).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Tokens that a prompt of these canonical bytes will have, at least one.
+    #[must_use]
+    pub fn prompt_tokens(&self, bytes: u64) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bytes / ratio is finite and positive"
+        )]
+        let tokens = (bytes as f32 / self.bytes_per_token()) as u64;
+        tokens.max(1)
+    }
+
+    /// Orders the usable replicas for a prompt. Empty when none is usable.
+    #[must_use]
+    pub fn place(&self, chain: &Chain, affinity: Option<u64>, random: u64, now: Instant) -> Placement {
+        let members = self.members.load();
+        let replicas: SmallVec<[Arc<Replica>; 16]> = members.iter().map(|member| member.replica.clone()).collect();
+        let usable = fleet::usable_replicas(&replicas, now);
+        let bytes_per_token = self.bytes_per_token();
+        let views: SmallVec<[ReplicaView; 16]> = usable
+            .iter()
+            .filter_map(|&at| replicas.get(at))
+            .map(|replica| replica.view(now, bytes_per_token, self.block_bytes))
+            .collect();
+        let hits = if self.needs_chain() { self.index.lookup(chain, &views) } else { Hits::none() };
+        let query = RouteQuery {
+            chain,
+            prompt_tokens: self.prompt_tokens(chain.bytes()),
+            tokens_per_block: self.block_bytes as f32 / bytes_per_token,
+            affinity,
+            random,
+        };
+        let ranking: Ranking = self.policy.rank(&query, &hits, &views);
+        ranking
+            .into_iter()
+            .filter_map(|pick| {
+                let member = members.get(*usable.get(pick.view)?)?.clone();
+                Some(Placed { member, pick })
+            })
+            .collect()
+    }
+
+    /// Notes that `replica` will hold the prompt: at dispatch, so that siblings of a burst land together.
+    pub fn remember(&self, chain: &Chain, replica: &Replica) {
+        if self.needs_chain() {
+            let new = self.index.insert(chain, replica.slot(), replica.generation(), replica.clock());
+            replica.advance_clock(new);
+        }
+    }
+
+    /// Takes back what `remember` noted: the replica never saw the prompt.
+    pub fn forget(&self, chain: &Chain, replica: &Replica) {
+        if self.needs_chain() {
+            self.index.remove(chain, replica.slot(), replica.generation());
+        }
+    }
+
+    /// Blocks as tokens.
+    #[must_use]
+    pub fn block_tokens(&self, blocks: u32) -> u64 {
+        self.prompt_tokens(u64::from(blocks) * u64::from(self.block_bytes)).saturating_mul(u64::from(blocks > 0))
+    }
+
+    /// The replica in a slot.
+    #[must_use]
+    pub fn member(&self, slot: ReplicaSlot) -> Option<Member> {
+        self.members.load().iter().find(|member| member.replica.slot() == slot).cloned()
+    }
+
+    /// Shortest time after which a refused client may come back.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+}

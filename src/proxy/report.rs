@@ -1,0 +1,348 @@
+//! Step 9: what is known of one request, and the one place where it ends.
+//!
+//! A `Report` is made when the request arrives and ends when it is dropped, whatever happens: with the outcome that
+//! somebody set, or as `cancelled` when nobody did, since only a client that leaves drops a request unfinished.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use crate::{
+    dialect::{
+        event::{Meaning, Usage},
+        sse::EventSink,
+    },
+    error::{self, GatewayError},
+    proxy::pool::{Placed, Pool},
+    telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Route, Source, Telemetry, Waste},
+    types::{Endpoint, Outcome},
+};
+
+/// What is known of one request so far.
+#[derive(Debug)]
+pub struct Report {
+    telemetry: Arc<Telemetry>,
+    endpoint: Endpoint,
+    started: Instant,
+    /// Last byte of the request; TTFT counts from here.
+    received: Instant,
+    request_id: HeaderValue,
+    traceparent: Option<HeaderValue>,
+    key: Option<Arc<str>>,
+    pool: Option<Arc<Pool>>,
+    stream: bool,
+    placed: Option<Placed>,
+    attempts: u32,
+    predicted_cached: u64,
+    prompt_bytes: u64,
+    usage: Usage,
+    first_output: Option<Instant>,
+    last_output: Option<Instant>,
+    output_events: u64,
+    finished: bool,
+    done: bool,
+    error_event: bool,
+    status: u16,
+    outcome: Option<Outcome>,
+    error: Option<String>,
+}
+
+impl Report {
+    /// A request that just arrived.
+    #[must_use]
+    pub fn new(telemetry: Arc<Telemetry>, endpoint: Endpoint, request_id: HeaderValue, now: Instant) -> Self {
+        Self {
+            telemetry,
+            endpoint,
+            started: now,
+            received: now,
+            request_id,
+            traceparent: None,
+            key: None,
+            pool: None,
+            stream: false,
+            placed: None,
+            attempts: 0,
+            predicted_cached: 0,
+            prompt_bytes: 0,
+            usage: Usage::default(),
+            first_output: None,
+            last_output: None,
+            output_events: 0,
+            finished: false,
+            done: false,
+            error_event: false,
+            status: 0,
+            outcome: None,
+            error: None,
+        }
+    }
+
+    /// Endpoint of the request.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// Id of the request.
+    #[must_use]
+    pub fn request_id(&self) -> &HeaderValue {
+        &self.request_id
+    }
+
+    /// The trace that it belongs to.
+    pub fn traced(&mut self, traceparent: Option<HeaderValue>) {
+        self.traceparent = traceparent;
+    }
+
+    /// Whose key it came with.
+    pub fn authenticated(&mut self, key: Arc<str>) {
+        self.key = Some(key);
+    }
+
+    /// The body is complete.
+    pub fn received(&mut self, now: Instant) {
+        self.received = now;
+    }
+
+    /// The model is known.
+    pub fn resolved(&mut self, pool: Arc<Pool>, stream: bool) {
+        self.pool = Some(pool);
+        self.stream = stream;
+    }
+
+    /// Length of the canonical prompt, from which bytes per token are learned.
+    pub fn prompt(&mut self, bytes: u64) {
+        self.prompt_bytes = bytes;
+    }
+
+    /// A replica was chosen and is about to be asked.
+    pub fn dispatched(&mut self, placed: &Placed, now: Instant) {
+        if self.attempts == 0
+            && let Some(pool) = &self.pool
+        {
+            pool.metrics().overhead(now - self.received);
+        }
+        self.attempts += 1;
+        self.usage = Usage::default();
+        (self.first_output, self.last_output, self.output_events) = (None, None, 0);
+        (self.finished, self.done, self.error_event) = (false, false, false);
+        self.predicted_cached = self.pool.as_ref().map_or(0, |pool| pool.block_tokens(placed.pick.cached_blocks));
+        placed.member.metrics.pick(placed.pick.reason);
+        self.placed = Some(placed.clone());
+    }
+
+    /// Predicted cached tokens of the last attempt.
+    #[must_use]
+    pub fn predicted_cached(&self) -> u64 {
+        self.predicted_cached
+    }
+
+    /// The status that the client gets.
+    pub fn answered(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// How the request ended. The first word counts.
+    pub fn end(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// The request ended in an error of the gateway's own words.
+    pub fn fail(&mut self, error: &GatewayError) {
+        self.end(error.kind.outcome());
+        self.status = error.kind.answer().0.as_u16();
+        let cause = error.cause.as_ref().map(|cause| format!(": {}", error::chain(cause.as_ref())));
+        self.error = Some(format!("{error}{}", cause.unwrap_or_default()));
+    }
+
+    /// Why a stream broke off, for the log.
+    pub fn note(&mut self, error: String) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Whether any output came.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.first_output.is_some()
+    }
+
+    /// Whether the engine reported an error inside the stream.
+    #[must_use]
+    pub fn has_error_event(&self) -> bool {
+        self.error_event
+    }
+
+    /// Whether the stream said that it is complete: a finish reason, or output and then `[DONE]`.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.finished || (self.done && self.first_output.is_some())
+    }
+
+    /// A sink that notes what the events of one frame, read at `now`, say.
+    pub fn meter(&mut self, now: Instant) -> Meter<'_> {
+        Meter { report: self, now }
+    }
+
+    /// The usage of a non-streaming answer.
+    pub fn used(&mut self, usage: Usage) {
+        self.usage.update(usage);
+    }
+
+    fn output(&mut self, now: Instant) {
+        self.output_events += 1;
+        let Some(pool) = &self.pool else { return };
+        if let Some(last) = self.last_output {
+            pool.metrics().itl(now - last);
+        } else {
+            self.first_output = Some(now);
+            pool.metrics().ttft(Route::Replica, now - self.received);
+        }
+        self.last_output = Some(now);
+    }
+
+    fn ttft(&self) -> Option<Duration> {
+        self.first_output.map(|first| first - self.received)
+    }
+
+    fn tpot(&self) -> Option<Duration> {
+        let tokens = u32::try_from(self.usage.output?).ok()?;
+        let spread = self.last_output? - self.first_output?;
+        (tokens > 1).then(|| spread / (tokens - 1))
+    }
+
+    fn count_tokens(&self, pool: &Pool, outcome: Outcome) {
+        let metrics = pool.metrics();
+        let key = self.key.as_deref().unwrap_or(NO_KEY);
+        if let Some(tokens) = self.usage.prompt {
+            metrics.prompt_tokens(key, tokens);
+            if self.prompt_bytes > 0 {
+                pool.learn_tokens(self.prompt_bytes, tokens);
+            }
+        }
+        // A broken stream never says its usage: its events are the best count there is.
+        let output = self.usage.output.unwrap_or(self.output_events);
+        if output > 0 {
+            metrics.output_tokens(key, output);
+        }
+        if outcome != Outcome::Success && output > 0 {
+            metrics.wasted(if outcome == Outcome::Cancelled { Waste::Cancelled } else { Waste::Failed }, output);
+        }
+        if self.first_output.is_some() || outcome == Outcome::Success {
+            metrics.cached(Source::Predicted, self.predicted_cached);
+            metrics.saved(self.usage.cached.unwrap_or(self.predicted_cached));
+        }
+        if let Some(cached) = self.usage.cached {
+            metrics.cached(Source::Reported, cached);
+        }
+    }
+
+    fn count_objectives(&self, pool: &Pool) {
+        let slo = pool.slo();
+        let missed =
+            |limit: Option<Duration>, seen: Option<Duration>| limit.zip(seen).is_some_and(|(limit, seen)| seen > limit);
+        let Some(ttft) = self.ttft() else { return };
+        let late = missed(slo.ttft, Some(ttft));
+        let slow = missed(slo.tpot, self.tpot());
+        if late {
+            pool.metrics().slo_missed(Objective::Ttft);
+        }
+        if slow {
+            pool.metrics().slo_missed(Objective::Tpot);
+        }
+        if !late && !slow {
+            pool.metrics().slo_met();
+        }
+    }
+
+    fn log(&self, outcome: Outcome, duration: Duration, tpot: Option<Duration>) {
+        let answered = self.placed.is_some();
+        self.telemetry.access(&AccessRecord {
+            time: SystemTime::now(),
+            request_id: self.request_id.to_str().unwrap_or_default(),
+            trace_id: self.traceparent.as_ref().and_then(trace_id),
+            model: self.pool.as_ref().map_or(NO_MODEL, |pool| pool.name()),
+            endpoint: self.endpoint.label(),
+            stream: self.stream,
+            key: self.key.as_deref(),
+            replica: self.placed.as_ref().map(|placed| placed.member.replica.label()),
+            reason: self.placed.as_ref().map(|placed| placed.pick.reason.label()),
+            attempts: self.attempts,
+            predicted_cached_tokens: answered.then_some(self.predicted_cached),
+            reported_cached_tokens: self.usage.cached,
+            prompt_tokens: self.usage.prompt,
+            output_tokens: self.usage.output,
+            ttft: self.ttft(),
+            tpot,
+            duration,
+            status: self.status,
+            outcome: outcome.label(),
+            error: self.error.as_deref(),
+        });
+    }
+}
+
+/// The trace id of a W3C `traceparent`: its second part.
+fn trace_id(traceparent: &HeaderValue) -> Option<&str> {
+    traceparent.to_str().ok()?.split('-').nth(1)
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let outcome = self.outcome.unwrap_or(Outcome::Cancelled);
+        let duration = self.started.elapsed();
+        let tpot = self.tpot();
+        match &self.pool {
+            Some(pool) => {
+                pool.metrics().request(self.endpoint, outcome, duration);
+                self.count_tokens(pool, outcome);
+                if self.stream && outcome == Outcome::Success {
+                    if let Some(tpot) = tpot {
+                        pool.metrics().tpot(Route::Replica, tpot);
+                    }
+                    self.count_objectives(pool);
+                }
+            }
+            None => self.telemetry.model(NO_MODEL).request(self.endpoint, outcome, duration),
+        }
+        self.log(outcome, duration, tpot);
+    }
+}
+
+/// Notes what the events of one frame say.
+#[derive(Debug)]
+pub struct Meter<'a> {
+    report: &'a mut Report,
+    now: Instant,
+}
+
+impl EventSink for Meter<'_> {
+    fn event(&mut self, meaning: &Meaning, _payload: &[u8]) {
+        let report = &mut *self.report;
+        if let Some(usage) = meaning.usage {
+            report.usage.update(usage);
+        }
+        report.finished |= meaning.finished;
+        report.done |= meaning.done;
+        report.error_event |= meaning.error;
+        if meaning.malformed
+            && let Some(pool) = &report.pool
+        {
+            pool.metrics().parse_error();
+        }
+        // Output behind an error is no success and no progress.
+        if meaning.output && !report.error_event {
+            report.output(self.now);
+        }
+    }
+
+    fn oversize(&mut self) {
+        if let Some(pool) = &self.report.pool {
+            pool.metrics().parse_error();
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Step 8: the response body. Passes the replica's frames on and watches them; owns the charge and the report.
+//!
+//! Pulled by the client's connection, so a slow reader slows the replica. However it goes away, by its end, by an
+//! error, or because the client left, dropping it releases the replica's load, closes the upstream connection (which
+//! is how an engine learns to stop) and ends the report.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::{
+    dialect::{
+        event,
+        sse::{Frames, Scanner},
+    },
+    error::{self, BoxError, ErrorKind, GatewayError, Stage},
+    fleet::{FailureCause, InFlight},
+    proxy::report::Report,
+    types::{Endpoint, Outcome},
+    upstream::client,
+};
+
+/// Longest non-streaming answer that is kept to read its usage.
+const ANSWER_CAP: usize = 4 << 20;
+
+/// How the bytes are read on the side.
+#[derive(Debug)]
+pub enum Observer {
+    /// A server-sent-event stream.
+    Events(Box<Scanner>),
+    /// One JSON answer; its pieces so far.
+    Json(Vec<u8>),
+    /// Not read: another coding, or too long.
+    Blind,
+}
+
+/// Limits of the time after the head.
+#[derive(Debug, Clone, Copy)]
+pub struct TapLimits {
+    /// From sending to the first output of a stream.
+    pub first_token: Duration,
+    /// Between two signs of life of the engine; comments are none.
+    pub idle: Duration,
+    /// From sending to the end of an answer that is no stream.
+    pub total: Duration,
+}
+
+/// The body of a relayed answer.
+#[derive(Debug)]
+pub struct Tap {
+    upstream: Option<Incoming>,
+    /// What may be passed on already.
+    ready: VecDeque<Bytes>,
+    observer: Observer,
+    report: Report,
+    charge: Option<InFlight>,
+    deadline: Deadline,
+    limits: TapLimits,
+    /// Whether an idle limit applies, not a total.
+    streaming: bool,
+}
+
+/// What a tap starts with.
+#[derive(Debug)]
+pub struct TapParts {
+    /// The rest of the answer.
+    pub upstream: Option<Incoming>,
+    /// Frames read while the head was held.
+    pub ready: Frames,
+    /// How to read.
+    pub observer: Observer,
+    /// The load on the replica.
+    pub charge: InFlight,
+    /// Limits.
+    pub limits: TapLimits,
+    /// Whether the request asked for a stream.
+    pub streaming: bool,
+    /// When the request was sent.
+    pub sent: Instant,
+}
+
+impl Tap {
+    /// A body at its start.
+    #[must_use]
+    pub fn new(parts: TapParts, report: Report) -> Self {
+        let first_limit = if parts.streaming { parts.limits.first_token } else { parts.limits.total };
+        let mut deadline = Deadline::new(parts.sent + first_limit);
+        if parts.streaming && report.has_output() {
+            deadline.at = Instant::now() + parts.limits.idle;
+        }
+        let mut tap = Self {
+            upstream: parts.upstream,
+            ready: parts.ready.into_iter().collect(),
+            observer: parts.observer,
+            report,
+            charge: Some(parts.charge),
+            deadline,
+            limits: parts.limits,
+            streaming: parts.streaming,
+        };
+        if tap.upstream.is_none() {
+            tap.ended();
+        }
+        tap
+    }
+
+    fn observe(&mut self, data: Bytes) {
+        let now = Instant::now();
+        let progress = match &mut self.observer {
+            Observer::Events(scanner) => {
+                let mut out = Frames::new();
+                let progress = scanner.push(&data, &mut self.report.meter(now), &mut out);
+                self.ready.extend(out);
+                progress.engine
+            }
+            Observer::Json(kept) => {
+                if kept.len() + data.len() > ANSWER_CAP {
+                    self.observer = Observer::Blind;
+                } else {
+                    kept.extend_from_slice(&data);
+                }
+                self.ready.push_back(data);
+                true
+            }
+            Observer::Blind => {
+                self.ready.push_back(data);
+                true
+            }
+        };
+        if self.streaming && progress {
+            // Before the first output the limit to it holds, unless bytes flow for longer.
+            let idle = now + self.limits.idle;
+            self.deadline.at = if self.report.has_output() { idle } else { self.deadline.at.max(idle) };
+        }
+        if self.report.has_output()
+            && let Some(charge) = &mut self.charge
+        {
+            charge.first_token();
+        }
+    }
+
+    /// The replica's answer is complete.
+    fn ended(&mut self) {
+        self.upstream = None;
+        let now = Instant::now();
+        match &mut self.observer {
+            Observer::Events(scanner) => {
+                let held = scanner.finish(&mut self.report.meter(now));
+                self.ready.extend(held);
+                if self.report.has_error_event() {
+                    self.report.end(Outcome::UpstreamStreamError);
+                    self.blame(FailureCause::StreamError);
+                } else if self.report.is_complete() {
+                    self.report.end(Outcome::Success);
+                    self.praise();
+                } else {
+                    // `[DONE]` alone, or an end without a finish reason, is no complete answer.
+                    self.report.note("the stream ended without a finish reason".to_owned());
+                    self.report.end(Outcome::UpstreamStreamError);
+                }
+            }
+            Observer::Json(kept) => {
+                let meaning = event::read(kept);
+                if let Some(usage) = meaning.usage {
+                    self.report.used(usage);
+                }
+                self.report.end(Outcome::Success);
+                self.praise();
+            }
+            Observer::Blind => {
+                self.report.end(Outcome::Success);
+                self.praise();
+            }
+        }
+        self.charge = None;
+    }
+
+    /// The replica's answer broke off. A stream is told so by an event, any other answer by an unclean end.
+    fn broken(&mut self, kind: ErrorKind, cause: FailureCause, why: String) -> Option<BoxError> {
+        self.upstream = None;
+        self.blame(cause);
+        self.charge = None;
+        self.report.note(why);
+        self.report.end(kind.outcome());
+        let message = match kind {
+            ErrorKind::ReplicaTimeout => "the replica was silent for too long; the answer is incomplete",
+            _ => "the replica's stream broke off; the answer is incomplete",
+        };
+        let error = GatewayError::new(kind, Stage::Tap, message);
+        let Observer::Events(scanner) = &self.observer else { return Some(Box::new(error)) };
+        if scanner.inside_event() {
+            self.ready.push_back(Bytes::from_static(b"\n\n"));
+        }
+        self.ready.push_back(error_event(&error, self.report.endpoint()));
+        None
+    }
+
+    fn blame(&self, cause: FailureCause) {
+        if let Some(charge) = &self.charge {
+            charge.replica().failed(cause, Instant::now());
+        }
+    }
+
+    fn praise(&self) {
+        if let Some(charge) = &self.charge {
+            charge.replica().succeeded(Instant::now());
+        }
+    }
+}
+
+/// The SSE event that tells a client of a broken stream, in its own dialect.
+fn error_event(error: &GatewayError, endpoint: Endpoint) -> Bytes {
+    let (_, kind, code) = error.kind.answer();
+    let object = serde_json::json!({ "message": error.message, "type": kind, "param": null, "code": code });
+    let text = match endpoint {
+        Endpoint::Messages => {
+            format!("event: error\ndata: {}\n\n", serde_json::json!({ "type": "error", "error": object }))
+        }
+        Endpoint::Responses => format!(
+            "event: error\ndata: {}\n\n",
+            serde_json::json!({ "type": "error", "code": code, "message": error.message, "param": null, "error": object })
+        ),
+        _ => format!("data: {}\n\n", serde_json::json!({ "error": object })),
+    };
+    Bytes::from(text)
+}
+
+impl Body for Tap {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(data) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            let Some(upstream) = &mut this.upstream else { return Poll::Ready(None) };
+            match Pin::new(upstream).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Trailers are hop business here: no engine sends any.
+                    if let Ok(data) = frame.into_data() {
+                        this.observe(data);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let (kind, cause) = client::classify_body(&error);
+                    if let Some(error) = this.broken(kind, cause, error::chain(&error)) {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
+                Poll::Ready(None) => this.ended(),
+                Poll::Pending => {
+                    ready!(this.deadline.poll(cx));
+                    let why = "no sign of life within the limit".to_owned();
+                    if let Some(error) = this.broken(ErrorKind::ReplicaTimeout, FailureCause::Timeout, why) {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A point in time that moves with each frame; the timer follows only when it fires.
+#[derive(Debug)]
+struct Deadline {
+    at: Instant,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Deadline {
+    fn new(at: Instant) -> Self {
+        Self { at, sleep: Box::pin(sleep_until(at)) }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.at < self.sleep.deadline() {
+                self.sleep.as_mut().reset(self.at);
+            }
+            ready!(self.sleep.as_mut().poll(cx));
+            if self.at <= Instant::now() {
+                return Poll::Ready(());
+            }
+            self.sleep.as_mut().reset(self.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_moved_fires_at_its_last_place() {
+        let start = Instant::now();
+        let mut deadline = Deadline::new(start + Duration::from_secs(1));
+        deadline.at = start + Duration::from_secs(3);
+
+        std::future::poll_fn(|cx| deadline.poll(cx)).await;
+        assert_eq!(start.elapsed().as_secs(), 3);
+
+        deadline.at = start + Duration::from_secs(60);
+        deadline.sleep.as_mut().reset(deadline.at);
+        deadline.at = start + Duration::from_secs(5);
+        std::future::poll_fn(|cx| deadline.poll(cx)).await;
+        assert_eq!(start.elapsed().as_secs(), 5);
+    }
+}

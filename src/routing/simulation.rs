@@ -1,0 +1,1 @@
+//! A closed simulation of placement.

@@ -1,0 +1,11 @@
+//! The side that talks to replicas.
+//!
+//! [`client`] carries requests; [`control`] watches replicas (health, models, metrics) with a client of its own, so a
+//! pool full of streams never delays a probe.
+
+pub mod client;
+pub mod control;
+mod pages;
+mod probe;
+mod scrape;
+pub mod tls;
