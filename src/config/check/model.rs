@@ -160,6 +160,14 @@ fn concurrency(c: &mut Checker<'_>, path: &str, concurrency: &Concurrency) {
     c.in_range(&format!("{path}.concurrency.per_replica"), &concurrency.per_replica, &1, &defaults::PER_REPLICA_MAX);
     c.in_range(&format!("{path}.concurrency.queue"), &concurrency.queue, &0, &defaults::QUEUE_MAX);
     c.positive(&format!("{path}.concurrency.queue_timeout"), concurrency.queue_timeout);
+    // In the plan a default looks like a choice, so the warning is made here and not in `unused`.
+    for key in ["queue", "queue_timeout"] {
+        let path = format!("{path}.concurrency.{key}");
+        if c.has(&path) {
+            c.warnings
+                .push(format!("{path} is not used by this version: requests beyond per_replica are refused at once"));
+        }
+    }
 }
 
 fn tokenizer(section: TokenizerSection) -> TokenizerPlan {
