@@ -164,8 +164,7 @@ fn concurrency(c: &mut Checker<'_>, path: &str, concurrency: &Concurrency) {
     for key in ["queue", "queue_timeout"] {
         let path = format!("{path}.concurrency.{key}");
         if c.has(&path) {
-            c.warnings
-                .push(format!("{path} is not used by this version: requests beyond per_replica are refused at once"));
+            c.warnings.push(format!("{path} is not used by this version: no request waits in a queue"));
         }
     }
 }
