@@ -39,6 +39,8 @@ struct Scenario {
     decode_seconds: f64,
     /// Whether prefixes are system prompts, as the gateway sees them.
     marked: bool,
+    /// Cache size that the engine tells, in blocks of the gateway.
+    capacity: Option<u32>,
     seed: u64,
 }
 
@@ -56,6 +58,7 @@ fn lab() -> Scenario {
         prefill_seconds_per_byte: 0.004 / 1024.0,
         decode_seconds: 0.018,
         marked: true,
+        capacity: None,
         seed: 100,
     }
 }
@@ -124,7 +127,9 @@ impl World {
     fn run(&mut self, policy: &dyn Policy) -> Report {
         let scenario = self.scenario.clone();
         let index = PrefixIndex::new(1 << 16);
-        let mut views: Vec<ReplicaView> = (0..scenario.replicas).map(view).collect();
+        let mut views: Vec<ReplicaView> = (0..scenario.replicas)
+            .map(|slot| ReplicaView { capacity_blocks: scenario.capacity, ..view(slot) })
+            .collect();
         let mut running: Vec<Running> = Vec::new();
         let weights: Vec<f64> = (1..=scenario.prefixes).map(|rank| (rank as f64).powf(-scenario.zipf)).collect();
         let total: f64 = weights.iter().sum();
@@ -243,31 +248,56 @@ fn bound(scenario: &Scenario) -> f64 {
     100.0 * (scenario.requests - scenario.prefixes) as f64 / scenario.requests as f64 * prefix / all
 }
 
+/// Mean over some seeds.
+fn mean(seeds: std::ops::Range<u64>, value: impl Fn(&Scenario) -> f64) -> f64 {
+    let count = (seeds.end - seeds.start) as f64;
+    seeds.map(|seed| value(&Scenario { seed, ..lab() })).sum::<f64>() / count
+}
+
 #[test]
-fn print() {
-    for seed in 100..106 {
-        for name in ["prefix", "lmetric", "round_robin"] {
-            let scenario = Scenario { seed, ..lab() };
-            let mut world = World::new(&scenario);
-            let policy_ = policy(name).unwrap();
-            let r = world.run(&*policy_);
-            let again = world.run(&*policy(name).unwrap());
-            let same = again.homes.iter().filter(|(prefix, home)| r.homes.get(prefix) == Some(home)).count();
-            let mut per = vec![0; 4];
-            for home in r.homes.values() {
-                per[*home] += 1;
-            }
-            println!(
-                "{seed} {name:12} hit {:.1} (bound {:.1}) ttft {:.1} {:.1} {:.1} spread {:.2} homes {per:?} | restart hit {:.1} same {same}/{}",
-                r.hit_percent,
-                bound(&scenario),
-                r.ttft_p50,
-                r.ttft_p95,
-                r.ttft_p99,
-                r.spread,
-                again.hit_percent,
-                again.homes.len()
-            );
-        }
+fn the_default_reaches_the_hit_rate_of_a_client_that_pins_each_prefix() {
+    let bound = mean(100..104, bound);
+    let prefix = mean(100..104, |scenario| run("prefix", scenario).hit_percent);
+    let round_robin = mean(100..104, |scenario| run("round_robin", scenario).hit_percent);
+
+    assert!(prefix > bound - 0.3, "{prefix:.1} % of at most {bound:.1} %");
+    assert!(prefix > round_robin + 25.0, "round robin: {round_robin:.1} %");
+}
+
+#[test]
+fn the_default_waits_less_than_round_robin_and_spreads_the_prefixes() {
+    let scenario = lab();
+    let (prefix, round_robin) = (run("prefix", &scenario), run("round_robin", &scenario));
+
+    assert!(prefix.ttft_p50 < round_robin.ttft_p50 / 2.0, "{prefix:?}");
+    assert!(prefix.ttft_p95 < round_robin.ttft_p95, "{prefix:?}");
+    assert!(prefix.ttft_p99 < round_robin.ttft_p99, "{prefix:?}");
+    assert!(prefix.spread < 1.45, "{prefix:?}");
+    for replica in 0..4 {
+        let homes = prefix.homes.values().filter(|home| **home == replica).count();
+        assert!((11..=20).contains(&homes), "replica {replica} is home of {homes} of 64");
     }
+}
+
+/// Where the same prefixes land when the gateway forgets everything and starts again before warm replicas.
+fn restart(scenario: &Scenario) -> (Report, Report, usize) {
+    let mut world = World::new(scenario);
+    let before = world.run(&*policy("prefix").unwrap());
+    let after = world.run(&*policy("prefix").unwrap());
+    let same = after.homes.iter().filter(|(prefix, home)| before.homes.get(prefix) == Some(home)).count();
+    (before, after, same)
+}
+
+#[test]
+fn a_restarted_gateway_finds_its_caches_again() {
+    let (before, after, same) = restart(&Scenario { rate: 1.0, capacity: Some(700), ..lab() });
+    assert!(same * 100 >= after.homes.len() * 90, "{same} of {} prefixes have the same home", after.homes.len());
+    assert!(after.hit_percent > before.hit_percent, "{after:?}");
+}
+
+#[test]
+fn a_restart_under_load_keeps_the_hit_rate() {
+    let (_, after, _) = restart(&lab());
+    let best = 100.0 * 8192.0 / 8384.0;
+    assert!(after.hit_percent > 0.93 * best, "{:.1} % of {best:.1} %", after.hit_percent);
 }
