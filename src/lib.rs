@@ -3,4 +3,5 @@
 //! A request meets the modules in this order: [`types`] are the words all share.
 
 pub mod error;
+pub mod simulator;
 pub mod types;
