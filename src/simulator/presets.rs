@@ -66,7 +66,7 @@ pub enum Attention {
         /// KV heads.
         kv_heads: usize,
     },
-    /// One latent for all heads (DeepSeek).
+    /// One latent for all heads, as in `DeepSeek`.
     Latent {
         /// Width of latent and rope part together.
         width: usize,

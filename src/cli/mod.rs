@@ -1,0 +1,3 @@
+//! One file a command: flags to a typed plan, no logic.
+
+pub mod engine;
