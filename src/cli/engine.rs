@@ -28,7 +28,9 @@ pub enum FlavorArg {
 
 /// Run a simulated vLLM or SGLang: real HTTP, real batching, no GPU
 #[derive(Debug, Args)]
-#[command(after_help = "Example, an 8B model on an H100:\n  gateway engine --port 8000 --gpu h100 --preset llama-3.1-8b")]
+#[command(
+    after_help = "Example, an 8B model on an H100:\n  gateway engine --port 8000 --gpu h100 --preset llama-3.1-8b"
+)]
 pub struct EngineArgs {
     /// Port to listen on; 0 takes any free one
     #[arg(long)]
@@ -205,8 +207,9 @@ impl EngineArgs {
             return Ok(());
         };
         let names = |all: Vec<&str>| all.join(", ");
-        let gpu = presets::gpu(gpu)
-            .with_context(|| format!("--gpu {gpu}: one of {}", names(presets::GPUS.iter().map(|g| g.name).collect())))?;
+        let gpu = presets::gpu(gpu).with_context(|| {
+            format!("--gpu {gpu}: one of {}", names(presets::GPUS.iter().map(|g| g.name).collect()))
+        })?;
         let model = presets::model(preset).with_context(|| {
             format!("--preset {preset}: one of {}", names(presets::MODELS.iter().map(|m| m.name).collect()))
         })?;

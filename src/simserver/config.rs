@@ -61,7 +61,9 @@ pub struct SimConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// One request of full length would not fit.
-    #[error("the KV pool holds {kv_tokens} tokens but one request may have {max_model_len}; raise --kv-tokens or lower --max-model-len")]
+    #[error(
+        "the KV pool holds {kv_tokens} tokens but one request may have {max_model_len}; raise --kv-tokens or lower --max-model-len"
+    )]
     PoolTooSmall {
         /// Tokens the pool holds.
         kv_tokens: usize,
@@ -91,8 +93,7 @@ impl SimConfig {
     }
 
     fn new(flavor: Flavor, model: &str, batching: Batching, max_num_batched_tokens: usize) -> Self {
-        let limits =
-            Limits { max_num_seqs: 256, max_num_batched_tokens, queue: QueueLimit::Unlimited, batching };
+        let limits = Limits { max_num_seqs: 256, max_num_batched_tokens, queue: QueueLimit::Unlimited, batching };
         Self {
             flavor,
             model: model.to_owned(),

@@ -81,13 +81,8 @@ impl Driver {
             Flavor::Vllm => Meter::vllm(),
             Flavor::Sglang => Meter::sglang(),
         };
-        let state = State {
-            sim: SimEngine::new(&config.engine),
-            owners: HashMap::new(),
-            meter,
-            frozen: false,
-            dead: false,
-        };
+        let state =
+            State { sim: SimEngine::new(&config.engine), owners: HashMap::new(), meter, frozen: false, dead: false };
         Arc::new(Self { state: Mutex::new(state), wake: Notify::new(), started: Instant::now(), config })
     }
 
@@ -179,6 +174,7 @@ impl Driver {
                 clock = clock.max(self.started.elapsed());
                 continue;
             };
+            let begun = clock;
             clock += duration;
             let now = self.started.elapsed();
             if clock > now {
@@ -192,7 +188,7 @@ impl Driver {
                 }
                 tokio::task::yield_now().await;
             }
-            if self.finish(clock, &mut events) {
+            if self.finish(begun, clock, &mut events) {
                 tokio::time::sleep(DEATH_THROES).await;
                 stop.cancel();
                 return;
@@ -211,11 +207,16 @@ impl Driver {
     }
 
     /// Ends the step and tells the readers. True when the engine died of it.
-    fn finish(&self, now: Duration, events: &mut Vec<Event>) -> bool {
+    fn finish(&self, begun: Duration, now: Duration, events: &mut Vec<Event>) -> bool {
         let mut guard = self.lock();
         let state = &mut *guard;
         state.sim.finish(events);
         for event in events.iter() {
+            if let Event::Admitted { id, .. } = event
+                && let Some(owner) = state.owners.get(id)
+            {
+                state.meter.queue_time.time(begun.saturating_sub(owner.arrived));
+            }
             let Event::Token { id, generated, cached, finished } = *event else { continue };
             let Some(owner) = state.owners.get_mut(&id) else { continue };
             owner.note(now, generated, cached, &mut state.meter);

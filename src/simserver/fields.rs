@@ -99,11 +99,11 @@ impl<'a> Fields<'a> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(Value::String(text)) => Ok(vec![text.clone()]),
-            Some(Value::Array(list)) => list
-                .iter()
-                .map(|item| item.as_str().map(str::to_owned))
-                .collect::<Option<_>>()
-                .ok_or_else(|| self.wrong(name, "string_type", "Input should be a valid string", &Value::Array(list.clone()))),
+            Some(Value::Array(list)) => {
+                list.iter().map(|item| item.as_str().map(str::to_owned)).collect::<Option<_>>().ok_or_else(|| {
+                    self.wrong(name, "string_type", "Input should be a valid string", &Value::Array(list.clone()))
+                })
+            }
             Some(other) => Err(self.wrong(name, "string_type", "Input should be a valid string", other)),
         }
     }

@@ -101,8 +101,7 @@ fn plan(server: &Server, generation: &Generation) -> (Vec<Job>, Vec<Planned>) {
                 Some(call) => Output::scripted(seed, &call.arguments, generation.rules.max_tokens),
                 None => Output::plan(seed, &generation.rules),
             };
-            let request =
-                Request { prompt: blocks.clone(), output_tokens: output.length, output_seed: output.seed };
+            let request = Request { prompt: blocks.clone(), output_tokens: output.length, output_seed: output.seed };
             jobs.push(Job { request, ends_by_itself: output.finish != Finish::Length });
             let prompt_tokens = if choice == 0 { prompt.ids.len() } else { 0 };
             let echo = if generation.echo { prompt.text.clone() } else { String::new() };

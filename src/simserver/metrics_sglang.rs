@@ -48,7 +48,9 @@ pub(super) fn page(server: &Server) -> String {
     ] {
         put(
             &mut out,
-            format_args!("# HELP sglang:{name} {help}\n# TYPE sglang:{name} gauge\nsglang:{name}{{{rank}}} {value:?}\n"),
+            format_args!(
+                "# HELP sglang:{name} {help}\n# TYPE sglang:{name} gauge\nsglang:{name}{{{rank}}} {value:?}\n"
+            ),
         );
     }
     let source = format!("cache_source=\"device\",{request}");
@@ -67,7 +69,8 @@ pub(super) fn page(server: &Server) -> String {
             ),
         );
     }
-    let histograms: [(&str, &str, &Histogram); 3] = [
+    let histograms: [(&str, &str, &Histogram); 4] = [
+        ("queue_time_seconds", "Histogram of queueing time in seconds.", &meter.queue_time),
         ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &meter.ttft),
         ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &meter.itl),
         ("e2e_request_latency_seconds", "Histogram of End-to-end request latency in seconds", &meter.e2e),

@@ -6,7 +6,7 @@
 
 use super::{
     Server,
-    meter::{Histogram, put},
+    meter::{Histogram, Meter, put},
 };
 
 /// The page.
@@ -45,7 +45,11 @@ pub(super) fn page(server: &Server) -> String {
     for (reason, count) in [("stop", meter.by_stop), ("length", meter.by_length), ("abort", 0), ("error", 0)] {
         page.sample("request_success_total", &format!(",finished_reason=\"{reason}\""), count as f64);
     }
-    page.family("admission_rejections_total", "Number of admission attempts rejected by a queue limit, by reason.", "counter");
+    page.family(
+        "admission_rejections_total",
+        "Number of admission attempts rejected by a queue limit, by reason.",
+        "counter",
+    );
     put(
         &mut page.out,
         format_args!(
@@ -54,27 +58,7 @@ pub(super) fn page(server: &Server) -> String {
             meter.rejected as f64
         ),
     );
-    page.histogram("request_prompt_tokens", "Number of prefill tokens processed.", &meter.prompt_lengths);
-    page.histogram("request_generation_tokens", "Number of generation tokens processed.", &meter.output_lengths);
-    page.histogram("iteration_tokens_total", "Histogram of number of tokens per engine_step.", &meter.step_tokens);
-    page.histogram("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &meter.ttft);
-    page.histogram("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &meter.itl);
-    page.histogram(
-        "request_time_per_output_token_seconds",
-        "Histogram of time_per_output_token_seconds per request.",
-        &meter.tpot,
-    );
-    page.histogram("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &meter.e2e);
-    page.histogram(
-        "request_prefill_time_seconds",
-        "Histogram of time spent in PREFILL phase for request.",
-        &meter.prefill_time,
-    );
-    page.histogram(
-        "request_decode_time_seconds",
-        "Histogram of time spent in DECODE phase for request.",
-        &meter.decode_time,
-    );
+    page.histograms(&meter);
     page.family("cache_config_info", "Information of the LLMEngine CacheConfig", "gauge");
     put(
         &mut page.out,
@@ -114,6 +98,35 @@ impl Page {
         let name = format!("{name}_total");
         self.family(&name, help, "counter");
         self.sample(&name, "", value);
+    }
+
+    fn histograms(&mut self, meter: &Meter) {
+        self.histogram("request_prompt_tokens", "Number of prefill tokens processed.", &meter.prompt_lengths);
+        self.histogram("request_generation_tokens", "Number of generation tokens processed.", &meter.output_lengths);
+        self.histogram("iteration_tokens_total", "Histogram of number of tokens per engine_step.", &meter.step_tokens);
+        self.histogram("time_to_first_token_seconds", "Histogram of time to first token in seconds.", &meter.ttft);
+        self.histogram("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", &meter.itl);
+        self.histogram(
+            "request_time_per_output_token_seconds",
+            "Histogram of time_per_output_token_seconds per request.",
+            &meter.tpot,
+        );
+        self.histogram("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", &meter.e2e);
+        self.histogram(
+            "request_queue_time_seconds",
+            "Histogram of time spent in WAITING phase for request.",
+            &meter.queue_time,
+        );
+        self.histogram(
+            "request_prefill_time_seconds",
+            "Histogram of time spent in PREFILL phase for request.",
+            &meter.prefill_time,
+        );
+        self.histogram(
+            "request_decode_time_seconds",
+            "Histogram of time spent in DECODE phase for request.",
+            &meter.decode_time,
+        );
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {

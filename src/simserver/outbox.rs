@@ -32,12 +32,7 @@ pub(super) struct Outbox(Mutex<Inner>);
 
 impl Outbox {
     pub(super) fn new(sequences: usize) -> Self {
-        Self(Mutex::new(Inner {
-            progress: vec![Progress::default(); sequences],
-            version: 0,
-            dead: false,
-            waker: None,
-        }))
+        Self(Mutex::new(Inner { progress: vec![Progress::default(); sequences], version: 0, dead: false, waker: None }))
     }
 
     /// Stores news of sequence `index` and wakes the reader.

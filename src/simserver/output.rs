@@ -75,8 +75,7 @@ impl Output {
     pub(super) fn scripted(seed: u64, words: &str, max_tokens: usize) -> Self {
         let script: Arc<[u32]> = text::tokenize(words).into();
         let natural = script.len() + 1;
-        let (length, finish) =
-            if natural > max_tokens { (max_tokens, Finish::Length) } else { (natural, Finish::Eos) };
+        let (length, finish) = if natural > max_tokens { (max_tokens, Finish::Length) } else { (natural, Finish::Eos) };
         Self { seed, length, finish, cut: None, hold: 0, script: Some(script) }
     }
 
@@ -165,7 +164,7 @@ mod tests {
     fn a_stop_string_across_tokens_ends_the_text_before_it() {
         let plain = Output::plan(3, &rules(50)).text();
         let words: Vec<&str> = plain.split(' ').skip(1).collect();
-        let stop = format!("{} {}", words[10], &words[11][..1]);
+        let stop = format!("{} {}", words[10], words[11].chars().next().unwrap());
 
         let output = Output::plan(3, &StopRules { strings: vec![stop.clone()], ..rules(50) });
 

@@ -84,7 +84,11 @@ pub(super) fn parse(config: &SimConfig, endpoint: Endpoint, map: &Map<String, Va
     let max_tokens = max_tokens(config, endpoint, asked, &prompts)?;
     let rules = StopRules {
         max_tokens,
-        min_tokens: fields.integer("min_tokens")?.and_then(|min| usize::try_from(min).ok()).unwrap_or(0).min(max_tokens),
+        min_tokens: fields
+            .integer("min_tokens")?
+            .and_then(|min| usize::try_from(min).ok())
+            .unwrap_or(0)
+            .min(max_tokens),
         ignore_eos: fields.boolean("ignore_eos")?,
         strings: stop_strings(&fields, endpoint)?,
         token_ids: token_ids(fields.get("stop_token_ids")).unwrap_or_default(),
@@ -123,7 +127,10 @@ fn model(config: &SimConfig, fields: &Fields<'_>) -> Result<String, ApiError> {
 }
 
 fn adapter(config: &SimConfig, model: &str) -> u64 {
-    model.strip_prefix(config.model.as_str()).filter(|rest| rest.starts_with(':')).map_or(0, |name| xxh3_64(name.as_bytes()))
+    model
+        .strip_prefix(config.model.as_str())
+        .filter(|rest| rest.starts_with(':'))
+        .map_or(0, |name| xxh3_64(name.as_bytes()))
 }
 
 fn stream_options(fields: &Fields<'_>, stream: bool) -> Result<(bool, bool), ApiError> {
@@ -163,7 +170,9 @@ fn check_values(flavor: Flavor, temperature: Option<f64>, top_p: Option<f64>, n:
     }
     match (flavor, n) {
         (Flavor::Vllm, ..1) => Err(ApiError::bad(format!("n must be at least 1, got {n}."))),
-        (Flavor::Sglang, ..1) => Err(ApiError { kind: "BadRequest", ..ApiError::bad("range() arg 3 must not be zero") }),
+        (Flavor::Sglang, ..1) => {
+            Err(ApiError { kind: "BadRequest", ..ApiError::bad("range() arg 3 must not be zero") })
+        }
         (_, 1..=MAX_N) => Ok(()),
         _ => Err(ApiError::bad(format!(
             "n must be at most {MAX_N}, got {n}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
@@ -203,7 +212,9 @@ fn prompts(config: &SimConfig, fields: &Fields<'_>, endpoint: Endpoint) -> Resul
             let list = fields.list("messages")?.unwrap_or_default();
             if list.is_empty() {
                 return Err(ApiError::bad(match flavor {
-                    Flavor::Vllm => "Cannot apply chat template to an empty conversation. Provide at least one message.",
+                    Flavor::Vllm => {
+                        "Cannot apply chat template to an empty conversation. Provide at least one message."
+                    }
                     Flavor::Sglang => "Messages cannot be empty.",
                 }));
             }
@@ -237,7 +248,9 @@ fn completion_prompts(config: &SimConfig, fields: &Fields<'_>) -> Result<Vec<Pro
         Value::Array(list) if list.iter().all(Value::is_string) => {
             list.iter().filter_map(Value::as_str).map(|text| encode(config, text.to_owned())).collect()
         }
-        Value::Array(list) if list.iter().all(Value::is_array) => list.iter().map(|ids| from_ids(fields, ids)).collect(),
+        Value::Array(list) if list.iter().all(Value::is_array) => {
+            list.iter().map(|ids| from_ids(fields, ids)).collect()
+        }
         ids => Ok(vec![from_ids(fields, ids)?]),
     }
 }
@@ -258,7 +271,13 @@ fn encode(config: &SimConfig, text: String) -> Result<PromptText, ApiError> {
 
 fn from_ids(fields: &Fields<'_>, value: &Value) -> Result<PromptText, ApiError> {
     let Some(ids) = token_ids(Some(value)).filter(|ids| !ids.is_empty()) else {
-        return Err(ApiError::schema(fields.flavor, "string_type", &["prompt"], "Input should be a valid string", "'...'"));
+        return Err(ApiError::schema(
+            fields.flavor,
+            "string_type",
+            &["prompt"],
+            "Input should be a valid string",
+            "'...'",
+        ));
     };
     if let Some(id) = ids.iter().find(|id| **id >= text::VOCABULARY) {
         return Err(ApiError::bad(format!("Token id {id} is out of vocabulary")));

@@ -207,7 +207,8 @@ fn read_json(flavor: Flavor, headers: &HeaderMap, body: &Bytes) -> Result<Value,
 
 /// Python names the offset, serde line and column.
 fn bad_json(flavor: Flavor, body: &Bytes, error: &serde_json::Error) -> ApiError {
-    let before: usize = body.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|l| l.len() + 1).sum();
+    let before: usize =
+        body.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|l| l.len() + 1).sum();
     let at = before + error.column();
     let (location, param) = match flavor {
         Flavor::Vllm => (format!("'body.{at}'"), Some(format!("body.{at}"))),

@@ -7,14 +7,7 @@ use http::Response;
 use serde_json::Value;
 
 use super::{
-    Server,
-    answer::json,
-    body::SimBody,
-    config::Flavor,
-    errors::ApiError,
-    fields::Fields,
-    parse::token_ids,
-    template,
+    Server, answer::json, body::SimBody, config::Flavor, errors::ApiError, fields::Fields, parse::token_ids, template,
     wire::id_list,
 };
 use crate::simulator::text;
@@ -56,9 +49,7 @@ pub(super) fn tokenize(server: &Server, body: &Value) -> Result<Response<SimBody
                 } else {
                     "null".to_owned()
                 };
-                format!(
-                    "{{\"count\":{count},\"max_model_len\":{longest},\"tokens\":{list},\"token_strs\":{strings}}}"
-                )
+                format!("{{\"count\":{count},\"max_model_len\":{longest},\"tokens\":{list},\"token_strs\":{strings}}}")
             }
             Flavor::Sglang => format!("{{\"tokens\":{list},\"count\":{count},\"max_model_len\":{longest}}}"),
         },
@@ -95,9 +86,9 @@ pub(super) fn count(server: &Server, body: &Value) -> Result<Response<SimBody>, 
     Ok(json(
         200,
         match config.flavor {
-            Flavor::Vllm => format!(
-                "{{\"input_tokens\":{count},\"context_management\":{{\"original_input_tokens\":{count}}}}}"
-            ),
+            Flavor::Vllm => {
+                format!("{{\"input_tokens\":{count},\"context_management\":{{\"original_input_tokens\":{count}}}}}")
+            }
             Flavor::Sglang => format!("{{\"input_tokens\":{count}}}"),
         },
     ))

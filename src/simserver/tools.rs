@@ -1,7 +1,7 @@
 //! Forced tool calls: when `tool_choice` names a tool or requires one, the answer is that call.
 //!
 //! The arguments are the smallest JSON that has the schema's required members. With `tool_choice` "auto" the model talks,
-//! as an untrained one does. As captured, a forced call ends with `finish_reason` "stop" (or "length"), not "tool_calls".
+//! as an untrained one does. As captured, a forced call ends with "stop" or "length", not with `tool_calls`.
 //! Source: captures `chat-tool_named`, `chat-tool_required`, `errors/tool_choice_without_tools`.
 
 use serde_json::{Map, Value, json};

@@ -20,7 +20,8 @@ fn spec(seqs: usize, tokens: usize, blocks: usize, batching: Batching) -> Engine
 }
 
 fn request(group: u32, tokens: usize, output: usize) -> Request {
-    let ids: Vec<u32> = (0..tokens).map(|at| if at < tokens / 2 { group } else { 1000 + at as u32 }).collect();
+    let ids: Vec<u32> =
+        (0u32..).take(tokens).enumerate().map(|(at, id)| if at < tokens / 2 { group } else { 1000 + id }).collect();
     Request { prompt: Prompt::from_ids(&ids, 8, 0), output_tokens: output, output_seed: u64::from(group) }
 }
 
@@ -30,13 +31,16 @@ fn a_cold_prompt_takes_its_prefill_time_and_a_cached_one_only_the_rest() {
     engine.submit(request(1, 2500, 1), Duration::ZERO).unwrap();
     let (cold, events) = engine.step().unwrap();
     assert_eq!(cold, Duration::from_micros(500 + 100_000), "2,500 tokens at 25,000 a second, and the overhead");
-    assert!(matches!(events[..], [Event::Token { generated: 1, cached: 0, finished: true, .. }]));
+    assert!(matches!(
+        events[..],
+        [Event::Admitted { cached: 0, .. }, Event::Token { generated: 1, finished: true, .. }]
+    ));
 
     engine.submit(request(1, 2500, 1), Duration::ZERO).unwrap();
     let (warm, events) = engine.step().unwrap();
 
     assert_eq!(warm, Duration::from_micros(500 + 160), "4 tokens are left behind 312 blocks of 8");
-    assert!(matches!(events[..], [Event::Token { cached: 2496, .. }]));
+    assert!(matches!(events[..], [Event::Admitted { cached: 2496, .. }, Event::Token { cached: 2496, .. }]));
 }
 
 #[test]

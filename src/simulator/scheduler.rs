@@ -50,6 +50,13 @@ pub struct Limits {
 /// What a finished step did to one sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
+    /// It left the queue for the first time, at the begin of the step.
+    Admitted {
+        /// The sequence.
+        id: SeqId,
+        /// Prompt tokens found in the prefix cache.
+        cached: usize,
+    },
     /// A token was sampled; `finished` with the last one.
     Token {
         /// The sequence.
@@ -326,6 +333,7 @@ impl Scheduler {
                 seq.cached = Some(cached);
                 self.totals.queries += seq.prompt_tokens() as u64;
                 self.totals.hits += cached as u64;
+                self.changes.push(Change::Admitted { id: seq.id, cached });
             }
             let tokens = seq.remaining().min(budget);
             let blocks = (seq.computed + tokens).div_ceil(block_size);

@@ -48,8 +48,7 @@ impl Wire for Messages {
     fn delta(&mut self, out: &mut String, delta: &Delta<'_>) {
         if delta.first {
             let (id, model) = (quoted(&self.head.id), quoted(&self.head.model));
-            let stop =
-                if self.flavor == Flavor::Vllm { "\"stop_reason\":null,\"stop_sequence\":null," } else { "" };
+            let stop = if self.flavor == Flavor::Vllm { "\"stop_reason\":null,\"stop_sequence\":null," } else { "" };
             let usage = self.input_usage(self.head.prompt_tokens(0), delta.cached, 0);
             event(
                 out,
@@ -98,9 +97,9 @@ impl Wire for Messages {
                 ",\"delta\":{{\"stop_reason\":\"{reason}\",\"stop_sequence\":{sequence}}},\
                  \"usage\":{{\"input_tokens\":{prompt},\"output_tokens\":{completion}}}"
             ),
-            Flavor::Sglang => format!(
-                ",\"delta\":{{\"stop_reason\":\"{reason}\"}},\"usage\":{{\"output_tokens\":{completion}}}"
-            ),
+            Flavor::Sglang => {
+                format!(",\"delta\":{{\"stop_reason\":\"{reason}\"}},\"usage\":{{\"output_tokens\":{completion}}}")
+            }
         };
         event(out, "message_delta", &members);
         event(out, "message_stop", "");

@@ -179,8 +179,7 @@ impl Wire for Responses {
     }
 
     fn fail(&mut self, out: &mut String, error: &ApiError) {
-        let members =
-            format!("\"code\":\"{}\",\"message\":{},\"param\":null", error.status, quoted(&error.message));
+        let members = format!("\"code\":\"{}\",\"message\":{},\"param\":null", error.status, quoted(&error.message));
         self.event(out, "error", &members);
     }
 

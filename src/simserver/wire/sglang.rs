@@ -46,15 +46,14 @@ fn usage_text(head: &Head, usage: &Usage, details: &str) -> String {
 
 const DETAILS: &str = ",\"completion_tokens_details\":null";
 
-fn chunk(out: &mut String, head: &Head, index: usize, object: &str, choice: &str, rest: &str) {
+/// What a chunk begins with: id of the choice, object, time, model.
+fn prefix(head: &Head, index: usize, object: &str) -> String {
     let (id, created, model) = (quoted(head.id_of(index)), head.created, quoted(&head.model));
-    put(
-        out,
-        format_args!(
-            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\
-             \"choices\":[{choice}]{rest}}}\n\n"
-        ),
-    );
+    format!("\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model}")
+}
+
+fn chunk(out: &mut String, prefix: &str, choice: &str, rest: &str) {
+    put(out, format_args!("data: {{{prefix},\"choices\":[{choice}]{rest}}}\n\n"));
 }
 
 fn fail(out: &mut String, error: &ApiError) {
@@ -77,7 +76,7 @@ impl Chat {
         let choice = format!(
             "{{\"index\":{index},\"delta\":{{{delta}}},\"logprobs\":null,\"finish_reason\":null,\"matched_stop\":null}}"
         );
-        chunk(out, &self.head, index, Self::OBJECT, &choice, rest);
+        chunk(out, &prefix(&self.head, index, Self::OBJECT), &choice, rest);
     }
 }
 
@@ -128,11 +127,11 @@ impl Wire for Chat {
                 finish.reason(),
                 matched(finish)
             );
-            chunk(out, &self.head, self.last_index, Self::OBJECT, &choice, "");
+            chunk(out, &prefix(&self.head, self.last_index, Self::OBJECT), &choice, "");
         }
         if self.head.include_usage {
             let rest = format!(",\"usage\":{}", usage_text(&self.head, usage, DETAILS));
-            chunk(out, &self.head, self.last_index, Self::OBJECT, "", &rest);
+            chunk(out, &prefix(&self.head, self.last_index, Self::OBJECT), "", &rest);
         }
         out.push_str(DONE);
     }
@@ -159,9 +158,11 @@ impl Wire for Chat {
                         ),
                     ),
                 };
-                let ids = head.prompt_ids.as_ref().and_then(|ids| ids.first()).map(|prompt| {
-                    format!(",\"prompt_token_ids\":{prompt},\"response_token_ids\":{}", choice.ids)
-                });
+                let ids = head
+                    .prompt_ids
+                    .as_ref()
+                    .and_then(|ids| ids.first())
+                    .map(|prompt| format!(",\"prompt_token_ids\":{prompt},\"response_token_ids\":{}", choice.ids));
                 format!(
                     "{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":{content},\
                      \"reasoning_content\":null{calls}}},\"logprobs\":null,\"finish_reason\":\"{}\",\
@@ -209,7 +210,7 @@ impl Wire for Completions {
         } else {
             "null".to_owned()
         };
-        chunk(out, head, delta.index, "text_completion", &choice, &format!(",\"usage\":{usage}"));
+        chunk(out, &prefix(head, delta.index, "text_completion"), &choice, &format!(",\"usage\":{usage}"));
     }
 
     fn close(&mut self, out: &mut String, usage: &Usage) {
@@ -217,7 +218,7 @@ impl Wire for Completions {
         if head.include_usage {
             let last = head.choices.saturating_sub(1);
             let rest = format!(",\"usage\":{}", usage_text(head, usage, ""));
-            chunk(out, head, last, "text_completion", "", &rest);
+            chunk(out, &prefix(head, last, "text_completion"), "", &rest);
         }
         out.push_str(DONE);
     }
@@ -232,9 +233,11 @@ impl Wire for Completions {
             .iter()
             .enumerate()
             .map(|(index, choice)| {
-                let ids = head.prompt_ids.as_ref().and_then(|ids| ids.get(index)).map(|prompt| {
-                    format!(",\"token_ids\":{},\"prompt_token_ids\":{prompt}", choice.ids)
-                });
+                let ids = head
+                    .prompt_ids
+                    .as_ref()
+                    .and_then(|ids| ids.get(index))
+                    .map(|prompt| format!(",\"token_ids\":{},\"prompt_token_ids\":{prompt}", choice.ids));
                 format!(
                     "{{\"index\":{index},\"text\":{},\"logprobs\":null,\"finish_reason\":\"{}\",\
                      \"matched_stop\":{}{}}}",

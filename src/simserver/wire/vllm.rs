@@ -202,8 +202,7 @@ impl Wire for Completions {
             prompt_ids.map_or("null", String::as_str),
             delta.ids
         );
-        let rest = running(head, delta, delta.generated, false)
-            + &fingerprint(head, delta.last && !head.include_usage);
+        let rest = running(head, delta, delta.generated, false) + &fingerprint(head, delta.last && !head.include_usage);
         chunk(out, head, "text_completion", &choice, &rest);
     }
 
