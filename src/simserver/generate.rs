@@ -137,6 +137,9 @@ fn head(server: &Server, generation: &Generation, headers: &HeaderMap, planned: 
         (Flavor::Vllm, _) => format!("chatcmpl-tool-{}", server.fresh_id()),
         (Flavor::Sglang, _) => format!("call_{}", server.fresh_long_id().get(..24).unwrap_or("0")),
     };
+    // As captured: vLLM's echo in a stream names the prompt's ids without being asked.
+    let echoes = generation.echo && generation.stream && config.flavor == Flavor::Vllm;
+    let shows_ids = generation.return_token_ids || echoes;
     let lengths = generation.prompts.iter().map(|prompt| prompt.ids.len());
     let lists = generation.prompts.iter().map(|prompt| id_list(&prompt.ids));
     Head {
@@ -153,9 +156,7 @@ fn head(server: &Server, generation: &Generation, headers: &HeaderMap, planned: 
         continuous_usage: generation.continuous_usage,
         max_tokens: generation.asked_tokens,
         temperature: generation.temperature,
-        prompt_ids: generation
-            .return_token_ids
-            .then(|| lists.flat_map(|list| std::iter::repeat_n(list, generation.n)).collect()),
+        prompt_ids: shows_ids.then(|| lists.flat_map(|list| std::iter::repeat_n(list, generation.n)).collect()),
         tool: generation.tool.as_ref().map(|call| (call.name.clone(), tool_id())),
     }
 }

@@ -200,7 +200,8 @@ fn read_json(flavor: Flavor, headers: &HeaderMap, body: &Bytes) -> Result<Value,
         return Err(ApiError { kind: "Bad Request", ..ApiError::bad(message) });
     }
     if body.is_empty() {
-        return Err(ApiError::schema(flavor, "missing", &[], "Field required", "None"));
+        let shown = if flavor == Flavor::Vllm { "'None'" } else { "None" };
+        return Err(ApiError::schema(flavor, "missing", &[], "Field required", shown));
     }
     serde_json::from_slice(body).map_err(|error| bad_json(flavor, body, &error))
 }

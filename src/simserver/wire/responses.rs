@@ -163,10 +163,15 @@ impl Wire for Responses {
     fn close(&mut self, out: &mut String, usage: &Usage) {
         let (id, text) = (self.item.clone(), quoted(&self.text));
         let place = format!("\"content_index\":0,\"item_id\":\"{id}\"");
-        self.event(
+        // The one event whose number is in the middle.
+        let sequence = self.sequence;
+        self.sequence += 1;
+        put(
             out,
-            "response.output_text.done",
-            &format!("{place},\"logprobs\":[],\"output_index\":0,\"text\":{text}"),
+            format_args!(
+                "event: response.output_text.done\ndata: {{{place},\"logprobs\":[],\"output_index\":0,\
+                 \"sequence_number\":{sequence},\"text\":{text},\"type\":\"response.output_text.done\"}}\n\n"
+            ),
         );
         let part = Self::part(&self.text, "null");
         self.event(out, "response.content_part.done", &format!("{place},\"output_index\":0,\"part\":{part}"));
