@@ -286,3 +286,66 @@ fn describe(config: &SimConfig) -> String {
         config.model, engine.limits.max_num_seqs, engine.kv_tokens, engine.block_size, config.max_model_len
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        engine: EngineArgs,
+    }
+
+    fn config(flags: &str) -> anyhow::Result<SimConfig> {
+        let words = format!("engine --port 1 {flags}");
+        Line::try_parse_from(words.split_whitespace())?.engine.config()
+    }
+
+    #[test]
+    fn a_gpu_and_a_preset_give_the_pool_and_the_name() {
+        let config = config("--gpu h100 --preset llama-3.1-8b").unwrap();
+
+        assert_eq!(config.model, "llama-3.1-8b");
+        assert!((440_000..450_000).contains(&config.engine.kv_tokens), "{}", config.engine.kv_tokens);
+        assert!(matches!(config.engine.timing, Timing::Roofline(_)));
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn a_small_pool_shortens_the_context_unless_it_was_asked_for() {
+        assert_eq!(config("--kv-tokens 1000").unwrap().max_model_len, 992);
+        assert!(config("--kv-tokens 1000 --max-model-len 2000").unwrap().check().is_err());
+    }
+
+    #[test]
+    fn the_queue_limit_means_what_each_engine_means() {
+        assert_eq!(config("--max-num-queued-reqs 6").unwrap().engine.limits.queue, QueueLimit::Total(6));
+        let sglang = config("--flavor sglang --max-num-queued-reqs 6").unwrap();
+        assert_eq!(sglang.engine.limits.queue, QueueLimit::Waiting(6));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_word_on_what_to_do() {
+        for (flags, words) in [
+            ("--gpu h1000 --preset llama-3.1-8b", "one of t4, l4"),
+            ("--gpu h100 --preset gpt-9", "one of llama-3.1-8b"),
+            ("--gpu h100 --preset llama-3.1-70b", "raise --tp"),
+            ("--gpu h100", "--preset"),
+            ("--decode-ms=-1", "no duration"),
+            ("--prefill-tok-s 0", "at least 1"),
+            ("--gpu h100 --preset llama-3.1-8b --mbu 1.5", "at most 1"),
+        ] {
+            let error = format!("{:#}", config(flags).unwrap_err());
+            assert!(error.contains(words), "{flags}: {error}");
+        }
+    }
+
+    #[test]
+    fn help_fits_eighty_columns() {
+        let help = Line::command().term_width(80).render_long_help().to_string();
+
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+}

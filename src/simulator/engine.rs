@@ -30,10 +30,16 @@ pub struct EngineSpec {
     pub timing: Timing,
 }
 
-/// The queue limit refused a request: it never ran.
+/// A request was refused: it never ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the request queue is full")]
-pub struct QueueFull;
+pub enum Refused {
+    /// The queue limit is reached.
+    #[error("the request queue is full")]
+    QueueFull,
+    /// Prompt and output together do not fit into the whole pool, so it would wait for ever.
+    #[error("the request needs more tokens than the KV pool holds")]
+    TooLarge,
+}
 
 /// State of an engine at one moment, and its sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,16 +98,21 @@ impl SimEngine {
     /// Puts a request in the queue. `now` is time since the engine's start, by the caller's clock.
     ///
     /// # Errors
-    /// [`QueueFull`] when the queue limit is reached.
-    pub fn submit(&mut self, request: Request, now: Duration) -> Result<SeqId, QueueFull> {
+    /// The queue limit is reached, or the request could never run.
+    pub fn submit(&mut self, request: Request, now: Duration) -> Result<SeqId, Refused> {
+        let pool = self.scheduler.pool();
+        if request.prompt.tokens + request.output_tokens > pool.len() * pool.block_size() {
+            return Err(Refused::TooLarge);
+        }
         if !self.admits() {
             self.sums.rejected += 1;
-            return Err(QueueFull);
+            return Err(Refused::QueueFull);
         }
         Ok(self.scheduler.submit(request, now))
     }
 
-    /// Puts further sequences of a request that was let in behind it (`n`, batches): they are not refused.
+    /// Puts further sequences of a request that was let in behind it (`n`, batches): they are not refused. The caller
+    /// has seen to it that each fits into the pool.
     pub fn submit_more(&mut self, request: Request, now: Duration) -> SeqId {
         self.scheduler.submit(request, now)
     }

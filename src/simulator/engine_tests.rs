@@ -50,9 +50,17 @@ fn the_queue_limit_refuses_and_counts() {
     let mut engine = SimEngine::new(&base);
     engine.submit(request(1, 10, 1), Duration::ZERO).unwrap();
 
-    assert_eq!(engine.submit(request(2, 10, 1), Duration::ZERO), Err(QueueFull));
+    assert_eq!(engine.submit(request(2, 10, 1), Duration::ZERO), Err(Refused::QueueFull));
 
     assert_eq!(engine.stats().rejected, 1);
+}
+
+#[test]
+fn a_request_that_could_never_run_is_refused() {
+    let mut engine = SimEngine::new(&spec(1, 64, 8, Batching::Mixed));
+
+    assert_eq!(engine.submit(request(1, 60, 5), Duration::ZERO), Err(Refused::TooLarge));
+    assert!(engine.submit(request(1, 60, 4), Duration::ZERO).is_ok());
 }
 
 #[test]

@@ -100,6 +100,8 @@ pub struct Scheduler {
     changes: Vec<Change>,
     totals: Totals,
     next_id: u64,
+    /// The head of the queue that did not fit, and the free blocks then: no use looking again before there are more.
+    blocked: Option<(SeqId, usize)>,
 }
 
 impl Scheduler {
@@ -114,6 +116,7 @@ impl Scheduler {
             changes: Vec::new(),
             totals: Totals::default(),
             next_id: 0,
+            blocked: None,
         }
     }
 
@@ -315,11 +318,15 @@ impl Scheduler {
         let block_size = self.pool.block_size();
         while budget > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some(seq) = self.waiting.front() else { return };
+            if self.blocked.is_some_and(|(id, free)| id == seq.id && self.pool.free() <= free) {
+                return;
+            }
             // The last token is always computed: its logits are what the first sampled token comes from.
             let most = (seq.total() - 1) / block_size;
             let (hits, idle) = self.pool.lookup(seq.hashes().take(most));
             let missing = seq.total().div_ceil(block_size) - hits;
             if missing + idle > self.pool.free() {
+                self.blocked = Some((seq.id, self.pool.free()));
                 return;
             }
             let Some(mut seq) = self.waiting.pop_front() else { return };

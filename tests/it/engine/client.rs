@@ -73,7 +73,7 @@ impl Exchange {
 fn answer(raw: &[u8]) -> Answer {
     let split = raw.windows(4).position(|four| four == b"\r\n\r\n").expect("a whole head");
     let head = String::from_utf8(raw[..split].to_vec()).unwrap().to_ascii_lowercase();
-    let status = head[9..12].parse().unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let body = &raw[split + 4..];
     let body = if head.contains("transfer-encoding: chunked") { dechunk(body) } else { body.to_vec() };
     Answer { status, head, body: String::from_utf8(body).unwrap() }

@@ -19,7 +19,7 @@ pub(super) fn shape(text: &str) -> String {
             if !first.is_whitespace() {
                 out.push(first);
             }
-            rest = &rest[first.len_utf8()..];
+            rest = rest.strip_prefix(first).unwrap_or_default();
         }
     }
     // A list of numbers has no length.
