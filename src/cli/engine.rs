@@ -68,10 +68,11 @@ pub struct EngineArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Scheduler and cache")]
 struct LimitArgs {
-    /// Sequences that run at once [default: 256]
+    /// Sequences that run at once [default: the GPU's, or 256]
     #[arg(long, value_name = "N")]
     max_num_seqs: Option<usize>,
-    /// Tokens in one step [default: 2048; sglang 8192, of prefill]
+    /// Tokens in one step; sglang: of prefill [default: the GPU's, or 2048;
+    /// sglang 8192]
     #[arg(long, value_name = "N")]
     max_num_batched_tokens: Option<usize>,
     /// Refuse requests beyond N queued (vllm: waiting and running, sglang:
@@ -220,6 +221,11 @@ impl EngineArgs {
         config.engine.kv_tokens = roofline.kv_tokens(self.limits.block_size.max(1));
         if config.engine.kv_tokens == 0 && self.limits.kv_tokens.is_none() {
             bail!("{preset} does not fit on {} x {}; raise --tp or give --kv-tokens", flags.tp, gpu.name);
+        }
+        let limits = &mut config.engine.limits;
+        match config.flavor {
+            Flavor::Vllm => (limits.max_num_batched_tokens, limits.max_num_seqs) = gpu.vllm_limits(),
+            Flavor::Sglang => limits.max_num_batched_tokens = gpu.sglang_chunk(),
         }
         config.max_model_len = config.max_model_len.min(model.max_model_len);
         config.engine.timing = Timing::Roofline(Box::new(roofline));

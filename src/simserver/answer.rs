@@ -27,6 +27,11 @@ pub(super) fn text(status: u16, text: impl Into<Bytes>) -> Response<SimBody> {
     answer(status, Some("text/plain; charset=utf-8"), SimBody::text(text))
 }
 
+/// A metrics page.
+pub(super) fn metrics(text: String) -> Response<SimBody> {
+    answer(200, Some("text/plain; version=0.0.4; charset=utf-8"), SimBody::text(text))
+}
+
 /// A status alone.
 pub(super) fn empty(status: u16) -> Response<SimBody> {
     answer(status, None, SimBody::Whole(None))

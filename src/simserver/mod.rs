@@ -32,7 +32,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use hyper::{server::conn::http1, service::service_fn};
@@ -43,6 +43,9 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub use config::{ConfigError, Faults, Flavor, SimConfig};
 use driver::Driver;
+
+/// Pause after a failed accept, so that a process without free descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a simulated engine could not start.
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +167,7 @@ async fn accept(listener: TcpListener, server: Arc<Server>, tasks: TaskTracker, 
         };
         // Out of descriptors, or the client left in the queue: the next one may do better.
         let Ok((stream, _)) = accepted else {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         tasks.spawn(serve(stream, Arc::clone(&server), stop.clone()));

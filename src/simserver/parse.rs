@@ -81,7 +81,11 @@ pub(super) fn parse(config: &SimConfig, endpoint: Endpoint, map: &Map<String, Va
             prompt.ids.drain(..cut);
         }
     }
-    let max_tokens = max_tokens(config, endpoint, asked, &prompts)?;
+    // As captured: 0 is refused, unless the prompt is echoed.
+    let echo = endpoint == Endpoint::Completions && fields.boolean("echo")?;
+    let checked = asked.filter(|asked| !(echo && *asked == 0));
+    let limit = max_tokens(config, endpoint, checked, &prompts)?;
+    let max_tokens = if checked == asked { limit } else { 0 };
     let rules = StopRules {
         max_tokens,
         min_tokens: fields
@@ -106,7 +110,7 @@ pub(super) fn parse(config: &SimConfig, endpoint: Endpoint, map: &Map<String, Va
         rules,
         asked_tokens: asked.and_then(|asked| usize::try_from(asked).ok()),
         seed,
-        echo: endpoint == Endpoint::Completions && fields.boolean("echo")?,
+        echo,
         return_token_ids: fields.boolean("return_token_ids")?,
         root,
         prompts,

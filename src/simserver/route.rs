@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{
     Server,
-    answer::{detail, empty, json, text},
+    answer::{detail, empty, json, metrics, text},
     body::SimBody,
     config::Flavor,
     errors::ApiError,
@@ -110,13 +110,10 @@ async fn get(server: &Arc<Server>, path: &str) -> Response<SimBody> {
     match path {
         "/health" | "/health_generate" => health(server).await,
         "/ready" | "/ping" => empty(200),
-        "/metrics" => text(
-            200,
-            match server.config.flavor {
-                Flavor::Vllm => metrics_vllm::page(server),
-                Flavor::Sglang => metrics_sglang::page(server),
-            },
-        ),
+        "/metrics" => metrics(match server.config.flavor {
+            Flavor::Vllm => metrics_vllm::page(server),
+            Flavor::Sglang => metrics_sglang::page(server),
+        }),
         "/v1/models" => json(200, info::models(server)),
         "/version" => json(200, format!("{{\"version\":\"{}\"}}", info::VLLM_VERSION)),
         "/load" => {

@@ -20,6 +20,33 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// What vLLM sets on this card when it is told nothing: tokens in a step, sequences.
+    ///
+    /// 16,384 and 1,024 from 160 GiB on, 8,192 and 1,024 from 70 GiB on but not on A100, else 2,048 and 256.
+    /// Source: capacity.md section 1.1 (vLLM 0.33, server).
+    #[must_use]
+    pub fn vllm_limits(&self) -> (usize, usize) {
+        if self.memory_gib >= 160.0 {
+            (16_384, 1024)
+        } else if self.memory_gib >= 70.0 && !self.name.starts_with("a100") {
+            (8192, 1024)
+        } else {
+            (2048, 256)
+        }
+    }
+
+    /// What SGLang sets on this card for `chunked_prefill_size`. Source: capacity.md section 1.5; 8,192 on large cards.
+    #[must_use]
+    pub fn sglang_chunk(&self) -> usize {
+        if self.memory_gib < 20.0 {
+            2048
+        } else if self.memory_gib < 60.0 {
+            4096
+        } else {
+            8192
+        }
+    }
+
     /// Peak for weights of this width.
     #[must_use]
     pub fn flops(&self, weight_bits: u32) -> f64 {

@@ -247,3 +247,23 @@ async fn metrics_count_what_happened_under_the_engines_names() {
         assert_eq!(metric(sglang.addr, name).await.to_bits(), f64::to_bits(value), "{name}");
     }
 }
+
+#[tokio::test]
+async fn no_tokens_may_be_asked_for_where_the_engine_allows_it() {
+    let vllm = start(tiny(Flavor::Vllm)).await;
+    let sglang = start(tiny(Flavor::Sglang)).await;
+    let body = json!({"model": "tiny", "prompt": " the fox", "max_tokens": 0});
+    let mut echo = body.clone();
+    echo["echo"] = true.into();
+
+    assert_eq!(post(vllm.addr, "/v1/completions", &body).await.status, 400);
+    let echoed = post(vllm.addr, "/v1/completions", &echo).await.json();
+    assert_eq!(
+        (&echoed["choices"][0]["text"], &echoed["choices"][0]["finish_reason"]),
+        (&" the fox".into(), &"length".into())
+    );
+    let none = post(sglang.addr, "/v1/completions", &body).await.json();
+    assert_eq!(none["usage"]["completion_tokens"], 0);
+    let stream = post(sglang.addr, "/v1/completions", &streamed(body)).await.body;
+    assert!(stream.contains("\"finish_reason\":\"length\"") && stream.ends_with("data: [DONE]\n\n"), "{stream}");
+}
