@@ -3,7 +3,7 @@
 use std::{io::Write, process::ExitCode};
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, serve};
+use gateway::cli::{Cli, Command, engine, serve};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -32,6 +32,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
+            Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),
         }
     })
 }

@@ -1,5 +1,6 @@
 //! Commands: one file each, flags to a typed plan, no logic.
 
+pub mod engine;
 pub mod serve;
 
 use clap::{Parser, Subcommand};
@@ -18,4 +19,6 @@ pub struct Cli {
 pub enum Command {
     /// Route requests to replicas.
     Serve(serve::ServeArgs),
+    /// Simulate a vLLM or SGLang replica.
+    Engine(Box<engine::EngineArgs>),
 }
