@@ -13,6 +13,8 @@ pub mod prompt;
 pub mod proxy;
 pub mod routing;
 pub mod server;
+pub mod simserver;
+pub mod simulator;
 pub mod telemetry;
 pub mod types;
 pub mod upstream;

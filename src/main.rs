@@ -3,7 +3,8 @@
 use std::{io::Write, process::ExitCode};
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, check, serve};
+
+use gateway::cli::{Cli, Command, check, engine, serve};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -33,6 +34,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
             Command::Check(args) => Ok(check::run(args)),
+            Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),
         }
     })
 }

@@ -1,6 +1,7 @@
 //! Commands: one file each, flags to a typed plan, no logic.
 
 pub mod check;
+pub mod engine;
 pub mod serve;
 
 use clap::{Parser, Subcommand};
@@ -21,4 +22,6 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Validate a configuration file and print the effective configuration, secrets masked.
     Check(check::CheckArgs),
+    /// Simulate a vLLM or SGLang replica.
+    Engine(Box<engine::EngineArgs>),
 }

@@ -462,3 +462,54 @@ pub fn text(value: &[u8]) -> Option<Cow<'_, str>> {
     unescape(inside, |piece| plain.extend_from_slice(piece));
     Some(Cow::Owned(String::from_utf8_lossy(&plain).into_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_every_length_are_read() {
+        for (text, value, length) in
+            [("0,11111111", 0, 1), ("7, 111111", 7, 1), ("1234567,1", 1_234_567, 7), ("50256]xxxxx", 50_256, 5)]
+        {
+            assert_eq!(
+                id(text.as_bytes(), 0).map(|(value, length, _)| (value, length)),
+                Some((value, length)),
+                "{text}"
+            );
+        }
+        for text in ["01,11111111", "-1,1111111", "12345678,1", "1,2", "", "x,1111111", ",11111111"] {
+            assert_eq!(id(text.as_bytes(), 0), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_decoded() {
+        let text = |value: &str| text(value.as_bytes()).unwrap().into_owned();
+
+        assert_eq!(text(r#""a\n\"\\\/\u00e9\ud83d\ude00""#), "a\n\"\\/é😀");
+        assert_eq!(text(r#""x\ud83d here""#), "x\u{fffd}\u{fffd}\u{fffd} here");
+    }
+
+    #[test]
+    fn lone_surrogates_stay_different() {
+        let bytes = |inside: &str| {
+            let mut plain = Vec::new();
+            unescape(inside.as_bytes(), |piece| plain.extend_from_slice(piece));
+            plain
+        };
+
+        assert_eq!(bytes(r"\ud800"), [0xed, 0xa0, 0x80]);
+        assert_eq!(bytes(r"\udfff"), [0xed, 0xbf, 0xbf]);
+        assert_eq!(bytes(r"\ud800\ud800"), [0xed, 0xa0, 0x80, 0xed, 0xa0, 0x80]);
+    }
+
+    #[test]
+    fn nesting_has_a_bound() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+
+        assert!(Cursor::new(nested(127).as_bytes(), 0).value().is_ok());
+        assert_eq!(Cursor::new(nested(128).as_bytes(), 0).value().unwrap_err().offset, 127);
+        assert!(Cursor::new("[".repeat(1 << 20).as_bytes(), 0).value().is_err());
+    }
+}

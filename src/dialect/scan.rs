@@ -202,3 +202,6 @@ pub fn int_value(body: &[u8], span: Span) -> Option<i64> {
     let value: f64 = text.parse().ok()?;
     (value.fract() == 0.0 || value.is_infinite()).then_some(value as i64)
 }
+
+#[cfg(test)]
+mod tests;

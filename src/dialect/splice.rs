@@ -81,3 +81,86 @@ fn push(segments: &mut SmallVec<[Bytes; 8]>, segment: Bytes) {
         segments.push(segment);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dialect::scan;
+
+    fn apply(splices: Splices, body: &str) -> String {
+        let segments = splices.apply(&Bytes::copy_from_slice(body.as_bytes()));
+        String::from_utf8(segments.concat()).unwrap()
+    }
+
+    #[test]
+    fn a_value_is_replaced_and_members_are_added() {
+        let body = r#"{"model" : "fast","zz":1.50 } "#;
+        let fields = scan(body.as_bytes()).unwrap();
+        let mut splices = Splices::new();
+        splices.replace(fields.model.unwrap(), r#""m""#);
+        splices.add_member(&fields, "max_tokens", "5");
+        splices.add_member(&fields, "n", "1");
+
+        assert_eq!(apply(splices, body), r#"{"model" : "m","zz":1.50 ,"max_tokens":5,"n":1} "#);
+    }
+
+    #[test]
+    fn an_empty_body_gets_members_without_a_leading_comma() {
+        let fields = scan(b"{ }").unwrap();
+        let mut splices = Splices::new();
+        splices.add_member(&fields, "a", "1");
+        splices.add_member(&fields, "b", "2");
+
+        assert_eq!(apply(splices, "{ }"), r#"{ "a":1,"b":2}"#);
+    }
+
+    #[test]
+    fn unchanged_parts_share_the_buffer() {
+        let body = Bytes::from(format!(r#"{{"x":"{}","n":2}}"#, "y".repeat(1000)));
+        let fields = scan(&body).unwrap();
+        let mut splices = Splices::new();
+        splices.replace(fields.n.unwrap(), "1");
+
+        let segments = splices.apply(&body);
+
+        assert_eq!(segments[0].as_ptr(), body.as_ptr());
+        assert_eq!(segments.len(), 3);
+    }
+
+    #[test]
+    fn a_later_replacement_of_a_span_wins_and_nonsense_is_left_out() {
+        let mut splices = Splices::new();
+        splices.replace(Span { start: 1, end: 2 }, "X");
+        splices.replace(Span { start: 1, end: 2 }, "Y");
+        splices.replace(Span { start: 0, end: 99 }, "Z");
+
+        assert_eq!(apply(splices, "abc"), "aYc");
+    }
+
+    proptest! {
+        #[test]
+        fn every_other_byte_is_left_alone(text in "[a-z]{0,40}", cuts in prop::collection::vec((0_usize..40, 0_usize..40, "[A-Z]{0,3}"), 0..6)) {
+            // The oracle: changes that do not overlap, applied from the end.
+            let mut taken: Vec<(usize, usize, String)> = Vec::new();
+            for (a, b, with) in cuts {
+                let (start, end) = (a.min(b).min(text.len()), a.max(b).min(text.len()));
+                if start < end && taken.iter().all(|(from, to, _)| end <= *from || *to <= start) {
+                    taken.push((start, end, with));
+                }
+            }
+            let mut splices = Splices::new();
+            for (start, end, with) in &taken {
+                splices.replace(Span { start: *start, end: *end }, with.clone());
+            }
+            let mut expected = text.clone();
+            taken.sort();
+            for (start, end, with) in taken.iter().rev() {
+                expected.replace_range(start..end, with);
+            }
+
+            prop_assert_eq!(apply(splices, &text), expected);
+        }
+    }
+}

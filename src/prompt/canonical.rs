@@ -362,3 +362,6 @@ fn compact(body: &[u8], span: Span, out: &mut impl Sink) {
     }
     out.put(text(plain, span.end).of(body));
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,9 +10,9 @@ use super::ReplicaView;
 const FACTOR_PERCENT: u64 = 125;
 /// ... plus this.
 const SLACK: u64 = 2;
-/// Always allowed. At a mean of one, requests that arrive at random put four on one replica now and then; moving one of
+/// Always allowed. At a mean of one, requests that arrive at random put five on one replica now and then; moving one of
 /// them would cost a prefill and gain nothing, as engines run dozens at once.
-const FLOOR: u64 = 5;
+const FLOOR: u64 = 6;
 
 /// The bound for one decision.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn few_requests_are_left_where_they_belong() {
-        assert_eq!(admitted(&[4, 0, 0, 0]), [true; 4]);
-        assert_eq!(admitted(&[5, 0, 0, 0]), [false, true, true, true]);
+        assert_eq!(admitted(&[5, 0, 0, 0]), [true; 4]);
+        assert_eq!(admitted(&[6, 0, 0, 0]), [false, true, true, true]);
     }
 
     #[test]

@@ -92,6 +92,12 @@ impl Entry {
         !known
     }
 
+    fn clear_used(&mut self) {
+        for holder in &mut self.holders {
+            *holder &= !USED;
+        }
+    }
+
     /// Takes a holder out. True if none is left.
     fn drop_holder(&mut self, holder: u16) -> bool {
         for (old, last) in self.holders.iter_mut().zip(&mut self.last) {
@@ -249,6 +255,8 @@ impl PrefixIndex {
         }
         let mut entry = Entry::empty(hash.0);
         entry.touch(holder, clock);
+        // Not used yet: prompts that never come again must not push out those that do.
+        entry.clear_used();
         let place = match bucket.iter().position(|raw| !occupied(raw)) {
             Some(free) => {
                 self.entries.fetch_add(1, Relaxed);
@@ -278,7 +286,7 @@ const fn is(raw: &Raw, hash: BlockHash) -> bool {
 
 const USED_BITS: u64 = (USED as u64) * 0x0001_0001_0001_0001;
 
-/// CLOCK in one bucket: the first entry not used since the last round, else all start a new round. The hand starts at a
+/// CLOCK in one bucket: the first entry not used again since the last round, else all start a new round. The hand starts at a
 /// place taken from the new hash, as there is no room to keep it.
 fn victim(bucket: &mut [Raw], hash: BlockHash) -> usize {
     let start = (hash.0 >> 48) as usize % WAYS;
@@ -387,3 +395,6 @@ fn bisect(mut low: usize, mut high: usize, mut holds: impl FnMut(usize) -> bool)
     }
     low
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,9 +12,9 @@ const CELLS: usize = 1024;
 /// Requests after which all counts are halved.
 const HALVING: u32 = 1024;
 /// Requests for a prefix before its share means anything.
-const ENOUGH: u32 = 8;
+const ENOUGH: u32 = 24;
 /// Part of a further replica that a share may ask for without getting it, in percent. A share is an estimate.
-const TOLERANCE_PERCENT: u32 = 10;
+const TOLERANCE_PERCENT: u32 = 25;
 
 /// Counts of requests by prefix.
 #[derive(Debug)]

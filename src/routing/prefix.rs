@@ -6,8 +6,8 @@
 //!    ([`Popularity`]).
 //! 3. All else (misses, overflow) goes by LMetric cost; replicas that cannot be told apart by load are taken in
 //!    rendezvous order, so that gateways agree and a restarted one finds its caches again. Among them, one whose cache
-//!    has been filled more than the others' comes later: rendezvous alone gives some replica a third more prefixes than
-//!    the mean, and it would evict what another has room for.
+//!    is full comes later: rendezvous alone gives some replica a third more prefixes than the mean, and it would evict
+//!    while another has room.
 //!
 //! A short hit on boilerplate is no hit: it does not outweigh load. Source: DESIGN section 2, "Placement".
 
@@ -29,10 +29,10 @@ const HIT_PART: u64 = 8;
 const CLEARLY_LESS: u32 = 2;
 /// Load that cannot be told from the least: one request more, and one more for each so many.
 const LOAD_TIE_PART: u32 = 16;
-/// Cache size assumed where the engine does not tell: 16 MiB of prompt text. Only balance hangs on it.
+/// Where the engine does not tell its cache size, a cache that is filled this many prompts above the mean is crowded.
+const FILL_SLACK: u32 = 2;
+/// Fill is compared up to here then, 16 MiB of prompt text: after that every cache is full.
 const ASSUMED_CAPACITY: u32 = 65_536;
-/// A cache may be filled this many prompts above the mean before new prefixes go elsewhere.
-const FILL_SLACK: u32 = 1;
 
 /// The policy `prefix`.
 #[derive(Debug, Default)]
@@ -128,10 +128,13 @@ fn candidates(query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView]) -> Can
         Some((deepest, _)) if counts => deepest.0,
         _ => query.affinity.unwrap_or(query.chain.stable_key()),
     };
-    let fill = |view: &ReplicaView| view.clock.min(view.capacity_blocks.unwrap_or(ASSUMED_CAPACITY));
-    let total: u64 = views.iter().map(|view| u64::from(fill(view))).sum();
-    let mean = u32::try_from(total / views.len().max(1) as u64).unwrap_or(u32::MAX);
-    let fair = mean.saturating_add(query.chain.blocks().saturating_mul(FILL_SLACK));
+    let fill = |view: &ReplicaView| view.clock.min(ASSUMED_CAPACITY);
+    let mean = views.iter().map(|view| u64::from(fill(view))).sum::<u64>() / views.len().max(1) as u64;
+    let fair = mean + u64::from(query.chain.blocks()) * u64::from(FILL_SLACK);
+    let crowded = |view: &ReplicaView| match view.capacity_blocks {
+        Some(capacity) => view.clock.saturating_add(query.chain.blocks()) > capacity,
+        None => u64::from(fill(view)) > fair,
+    };
     views
         .iter()
         .enumerate()
@@ -146,7 +149,7 @@ fn candidates(query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView]) -> Can
                 weight: rendezvous::weight(key, view.id_hash),
                 admitted: guard.admits(view),
                 holder: counts && blocks == longest,
-                crowded: fill(view) > fair,
+                crowded: crowded(view),
             }
         })
         .collect()
@@ -165,3 +168,6 @@ fn order(candidates: &mut Candidates) {
         (!candidate.admitted, !ties, ties && candidate.crowded, cost, Reverse(candidate.weight))
     });
 }
+
+#[cfg(test)]
+mod tests;
