@@ -1,1 +1,6 @@
-fn main() {}
+//! Integration tests: the real binary between scripted replicas and a raw client.
+//!
+//! One module a theme. Case tests carry the id of the report that they were made from (`br_001_...`, `f24_...`).
+
+#[cfg(test)]
+mod support;
