@@ -3,4 +3,10 @@
 //! One module a theme. Case tests carry the id of the report that they were made from (`br_001_...`, `f24_...`).
 
 #[cfg(test)]
+mod byte_identity;
+#[cfg(test)]
+mod sse;
+#[cfg(test)]
+mod stream_error;
+#[cfg(test)]
 mod support;

@@ -142,3 +142,10 @@ impl TestGateway {
         self.process.program_log()
     }
 }
+
+/// One replica and a gateway in front of it.
+pub(crate) async fn pair() -> (ScriptedReplica, TestGateway) {
+    let replica = ScriptedReplica::start();
+    let gateway = TestGateway::over(std::slice::from_ref(&replica)).await;
+    (replica, gateway)
+}

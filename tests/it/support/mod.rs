@@ -1,5 +1,6 @@
 //! What drives the gateway from both sides: a scripted replica behind it, a raw client in front of it, the process between.
 
+pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod gateway;
 pub(crate) mod replica;

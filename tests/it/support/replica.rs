@@ -41,6 +41,7 @@ struct State {
     health: Health,
     reset_on_accept: bool,
     keep_bodies: bool,
+    most_records: usize,
     posts: Vec<Arc<Received>>,
     probes: Vec<Arc<Received>>,
     conns: Vec<Arc<Conn>>,
@@ -79,6 +80,7 @@ impl ScriptedReplica {
             health: Health::Status(200),
             reset_on_accept: false,
             keep_bodies: true,
+            most_records: usize::MAX,
             posts: Vec::new(),
             probes: Vec::new(),
             conns: Vec::new(),
@@ -143,6 +145,11 @@ impl ScriptedReplica {
     /// Whether connections are reset as soon as they are accepted.
     pub(crate) fn set_reset_on_accept(&self, on: bool) {
         self.state().reset_on_accept = on;
+    }
+
+    /// Keeps only the newest records, for tests that send very many requests.
+    pub(crate) fn forget_when_full(&self) {
+        self.state().most_records = 256;
     }
 
     /// Stops keeping request bodies, for tests that send many large ones.
@@ -236,7 +243,12 @@ impl ScriptedReplica {
 
     fn record(&self, received: &Arc<Received>) {
         let mut state = self.state();
-        if received.method == "POST" { &mut state.posts } else { &mut state.probes }.push(received.clone());
+        let most = state.most_records;
+        let records = if received.method == "POST" { &mut state.posts } else { &mut state.probes };
+        if records.len() >= most {
+            records.drain(..most / 2);
+        }
+        records.push(received.clone());
     }
 
     fn script_for(&self, received: &Received) -> Script {
