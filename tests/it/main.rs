@@ -5,6 +5,10 @@
 #[cfg(test)]
 mod byte_identity;
 #[cfg(test)]
+mod headers;
+#[cfg(test)]
+mod request_shape;
+#[cfg(test)]
 mod sse;
 #[cfg(test)]
 mod stream_error;

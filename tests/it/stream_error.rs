@@ -1,4 +1,4 @@
-//! Theme stream_error: a broken stream never looks complete, and an error that is known early is an ordinary error.
+//! Theme `stream_error`: a broken stream never looks complete, and an error that is known early is an ordinary error.
 //!
 //! All cases of the theme are here, and what `reference/engines.md` adds: a full SGLang queue, a killed vLLM engine.
 
