@@ -5,9 +5,17 @@
 #[cfg(test)]
 mod byte_identity;
 #[cfg(test)]
+mod cancel;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod headers;
 #[cfg(test)]
+mod health;
+#[cfg(test)]
 mod request_shape;
+#[cfg(test)]
+mod routing;
 #[cfg(test)]
 mod sse;
 #[cfg(test)]
