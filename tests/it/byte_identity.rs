@@ -41,7 +41,8 @@ impl Capture {
         let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let headers: Vec<(String, String)> = serde_json::from_value(rows[1]["headers"].clone()).unwrap();
         let kept = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let kept: Vec<_> = kept.filter(|(name, _)| !CONNECTION_HEADERS.contains(&name.to_lowercase().as_str())).collect();
+        let kept: Vec<_> =
+            kept.filter(|(name, _)| !CONNECTION_HEADERS.contains(&name.to_lowercase().as_str())).collect();
         let wires: Vec<String> = rows[2..].iter().filter_map(|row| row["wire"].as_str().map(str::to_owned)).collect();
         let file = path.file_stem().unwrap().to_string_lossy();
         Self {

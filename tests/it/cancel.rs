@@ -14,7 +14,7 @@ use crate::support::{
     beside,
     check::{json_error, same},
     client::{Call, Request},
-    gateway::{Config, TestGateway, pair},
+    gateway::{Config, TestGateway, fleet, pair},
     ms,
     replica::{
         ScriptedReplica,
@@ -47,7 +47,10 @@ fn silent() -> Script {
 }
 
 async fn closed_after(post: &Received, left: Instant) -> Duration {
-    assert!(until(ms(3000), async || post.conn.hung_up().is_some()).await, "the engine's connection stays open 3 s after the client left");
+    assert!(
+        until(ms(3000), async || post.conn.hung_up().is_some()).await,
+        "the engine's connection stays open 3 s after the client left"
+    );
     post.conn.hung_up().unwrap().saturating_duration_since(left)
 }
 
@@ -64,7 +67,10 @@ async fn br_085_a_client_that_leaves_before_the_head_stops_the_engine() {
         drop(if reset { call.reset() } else { call.close() });
 
         let after = closed_after(&post, left).await;
-        assert!(after < PROMPT, "the engine must be stopped within 100 ms of the client's close, and was after {after:?}");
+        assert!(
+            after < PROMPT,
+            "the engine must be stopped within 100 ms of the client's close, and was after {after:?}"
+        );
     }
     assert_eq!(replica.count(), 2, "an abandoned request is not tried again");
     gateway.only_outcome("cancelled", 2).await;
@@ -124,8 +130,7 @@ async fn br_086_clients_that_leave_in_mid_stream_stop_the_engine() {
 
 #[tokio::test]
 async fn br_089_no_attempt_is_started_after_the_client_left() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     for replica in &replicas {
         replica.plays(silent());
     }
@@ -154,7 +159,11 @@ async fn br_089_a_silent_engine_ends_at_the_first_token_limit() {
     for request in [Request::stream("x"), Request::stream("y")] {
         let answer = gateway.send(&request).await;
         json_error(&answer, 504);
-        assert!((ms(600)..ms(3000)).contains(&answer.took()), "the limit is 700 ms, and fired after {:?}", answer.took());
+        assert!(
+            (ms(600)..ms(3000)).contains(&answer.took()),
+            "the limit is 700 ms, and fired after {:?}",
+            answer.took()
+        );
     }
     gateway.only_outcome("upstream_timeout", 2).await;
 }

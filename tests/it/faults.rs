@@ -1,19 +1,17 @@
-//! Retries, timeouts and rows of the fault matrix that `serve` must meet, with the default retry settings.
+//! Rows of the fault matrix that `serve` must meet.
 //!
-//! BR-096, BR-103, BR-105, BR-108, BR-109 wait for the fallback; F07, F08, F11-F17, F19-F23, F25, F26, F30-F40 are for the soak and
-//! chaos runs. F03 stands in `stream_error`, F18 in `health`, F24 in `accounting`, F27 in `routing`.
+//! F03 stands in `stream_error`, F18 in `health`, F24 in `accounting`, F27 in `routing`. F07, F08, F11 to F17, F19 to F23, F25, F26
+//! and F30 to F40 need a fallback, a drain, a reload or a soak run.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-use futures_util::future::join_all;
-
 use crate::support::{
     check::{all_good, honest, json_error, same},
-    client::{Answer, End, Request},
-    gateway::{Config, TestGateway, pair},
+    client::{End, Request},
+    gateway::{Config, TestGateway, attempts, fleet, paced, pair},
     ms,
     replica::{
         ScriptedReplica,
@@ -24,224 +22,14 @@ use crate::support::{
     until,
 };
 
-fn attempts(replicas: &[ScriptedReplica]) -> usize {
-    replicas.iter().map(ScriptedReplica::count).sum()
-}
-
-async fn fleet(n: usize) -> (Vec<ScriptedReplica>, TestGateway) {
-    let replicas = ScriptedReplica::fleet(n);
-    let gateway = TestGateway::over(&replicas).await;
-    (replicas, gateway)
-}
-
-#[tokio::test]
-async fn br_093_long_prefill_works_with_defaults() {
-    let (replica, gateway) = pair().await;
-    replica.plays(stream([role(), content("late"), finish(), DONE.to_owned()]).after(ms(4000)));
-
-    let answer = gateway.send(&Request::stream(&"p".repeat(200_000))).await;
-
-    assert!(answer.is_good(), "{answer:?}");
-    assert_eq!(text(&answer.body), "late");
-    assert_eq!(replica.count(), 1, "a slow prefill is waited for, not tried twice");
-}
-
-#[tokio::test]
-async fn br_093_the_head_goes_out_when_the_hold_ends() {
-    let replica = ScriptedReplica::start();
-    let config = Config::new(std::slice::from_ref(&replica)).timeout("first_event_hold: 300ms");
-    let gateway = TestGateway::with(config).await;
-    replica.plays(Script::new(|play| async move {
-        play.head().await?;
-        play.pause(ms(1200)).await?;
-        play.chunk(content("late") + &finish() + DONE).await?;
-        play.send(LAST).await
-    }));
-
-    let mut call = gateway.start(&Request::stream("x")).await;
-
-    assert!(call.read_until(ms(1000), |answer| answer.status == 200).await, "a client learns after 300 ms that it is served");
-    same(&call.finish().await, content("late") + &finish() + DONE, "then the stream follows");
-}
-
-#[tokio::test]
-async fn br_093_the_limit_is_a_504_that_names_itself() {
-    let replica = ScriptedReplica::start();
-    let config = Config::new(std::slice::from_ref(&replica)).timeout("first_token: 800ms");
-    let gateway = TestGateway::with(config).await;
-    replica.plays(Script::new(|play| async move { play.hang().await }));
-
-    let answer = gateway.send(&Request::stream("x")).await;
-
-    let error = json_error(&answer, 504);
-    assert!((ms(700)..ms(2500)).contains(&answer.took()), "the limit is 800 ms, it fired after {:?}", answer.took());
-    let message = error["message"].as_str().unwrap();
-    assert!(message.contains("first_token") || message.contains("first token"), "it says which limit fired: {message}");
-    assert_eq!(error["code"], "upstream_timeout");
-}
-
-#[tokio::test]
-async fn br_093_comments_are_no_first_token() {
-    let replica = ScriptedReplica::start();
-    let limits = ["first_token: 800ms", "first_event_hold: 10s"];
-    let config = limits.into_iter().fold(Config::new(std::slice::from_ref(&replica)), Config::timeout);
-    let gateway = TestGateway::with(config).await;
-    replica.plays(stream(vec![": keep-alive\n\n"; 60]).every(ms(100)));
-
-    let answer = gateway.send(&Request::stream("x")).await;
-
-    assert!((ms(700)..ms(3000)).contains(&answer.took()), "keep-alives are no progress: ended after {:?}", answer.took());
-    if answer.status == 200 { honest(&answer) } else { drop(json_error(&answer, 504)) }
-    gateway.only_outcome("upstream_timeout", 1).await;
-}
-
-#[tokio::test]
-async fn br_095_a_healthy_stream_outlives_the_total_limit() {
-    let replica = ScriptedReplica::start();
-    let limits = ["first_token: 1s", "stream_idle: 1s", "client_idle: 1s", "total: 1s"];
-    let config = limits.into_iter().fold(Config::new(std::slice::from_ref(&replica)), Config::timeout);
-    let gateway = TestGateway::with(config).await;
-    let events: Vec<String> = [role()].into_iter().chain(vec![content("x"); 120]).chain([finish(), DONE.to_owned()]).collect();
-    replica.plays(stream(events.clone()).every(ms(20)));
-
-    let answer = gateway.send(&Request::stream("x")).await;
-
-    same(&answer, events.concat(), "2.4 s of events under a total limit of 1 s for plain answers");
-    gateway.only_outcome("success", 1).await;
-}
-
-#[tokio::test]
-async fn br_095_a_plain_answer_ends_at_the_total_limit() {
-    let replica = ScriptedReplica::start();
-    let config = Config::new(std::slice::from_ref(&replica)).timeout("total: 800ms");
-    let gateway = TestGateway::with(config).await;
-    replica.plays(Script::new(|play| async move { play.hang().await }));
-
-    let answer = gateway.send(&Request::chat("x")).await;
-
-    json_error(&answer, 504);
-    assert!(answer.took() < ms(2500), "the limit is 800 ms, it fired after {:?}", answer.took());
-}
-
-#[tokio::test]
-async fn br_098_a_refused_connect_moves_on() {
-    let (replicas, gateway) = fleet(2).await;
-    replicas[0].kill().await;
-
-    let answers = gateway.send_all((0..10).map(|i| Request::chat(&format!("refused {i}"))), 1).await;
-
-    all_good(&answers, "a request that no replica read moves to the other");
-    assert_eq!(replicas[1].count(), 10);
-}
-
-#[tokio::test]
-async fn br_098_what_may_have_run_is_not_run_again() {
-    let ends: [(&str, Script); 4] = [
-        ("read then close", Script::new(|play| async move { play.close() })),
-        ("read then reset", Script::new(|play| async move { play.reset() })),
-        ("502", reply(502, r#"{"error":{"message":"bad"}}"#).into()),
-        ("head then reset", Script::new(|play| async move {
-            play.head().await?;
-            play.pause(ms(20)).await?;
-            play.reset()
-        })),
-    ];
-    for (name, script) in ends {
-        let (replicas, gateway) = fleet(2).await;
-        for replica in &replicas {
-            replica.plays(script.clone());
-        }
-
-        let answer = gateway.send(&Request::chat(name)).await;
-
-        assert_eq!(attempts(&replicas), 1, "'{name}' may have run, and must not run again");
-        assert!(!answer.is_good(), "'{name}' is no success: {}", answer.text());
-        assert_ne!(answer.end, Some(End::Timeout), "'{name}' ends");
-        if name.starts_with("read") {
-            json_error(&answer, 502);
-            gateway.only_outcome("upstream_reset", 1).await;
-        }
-        gateway.idle().await;
-    }
-}
-
-/// Open loop over distinct prompts.
-async fn paced(gateway: &TestGateway, n: u32, gap: std::time::Duration) -> Vec<Answer> {
-    let calls = (0..n).map(|i| async move {
-        tokio::time::sleep(gap * i).await;
-        gateway.send(&Request::chat(&format!("u{i} ").repeat(40))).await
-    });
-    join_all(calls).await
-}
-
-#[tokio::test]
-async fn br_101_retries_add_little_in_an_outage() {
-    let (replicas, gateway) = fleet(4).await;
-    for replica in &replicas {
-        replica.plays(reply(503, r#"{"error":{"message":"overloaded"}}"#));
-    }
-
-    let answers = paced(&gateway, 160, ms(12)).await;
-
-    let tried = attempts(&replicas);
-    assert!(tried <= 216, "{tried} attempts for 160 requests, 1.3 x + 8 is the bound");
-    assert!(answers.iter().all(|answer| answer.status == 503), "an outage is a 503");
-    for replica in &replicas {
-        replica.plays(reply(200, COMPLETION));
-    }
-    let back = until(ms(5000), async || gateway.send(&Request::chat("back?")).await.is_good());
-    assert!(back.await, "served again within 5 s of the outage's end");
-}
-
-#[tokio::test]
-async fn br_102_no_second_attempt_after_the_first_byte() {
-    let (replicas, gateway) = fleet(2).await;
-    for replica in &replicas {
-        replica.plays(Script::new(|play| async move {
-            play.head().await?;
-            play.chunk(role() + &content("a")).await?;
-            play.pause(ms(100)).await?;
-            play.reset()
-        }));
-    }
-
-    let answer = gateway.send(&Request::stream("x")).await;
-
-    honest(&answer);
-    assert_eq!(text(&answer.body), "a");
-    gateway.only_outcome("upstream_reset", 1).await;
-    assert_eq!(attempts(&replicas), 1, "text that was delivered is not delivered again");
-}
-
-#[tokio::test]
-async fn br_106_context_overflow_of_every_engine_is_the_clients_400() {
-    let (replicas, gateway) = fleet(2).await;
-    let texts = [
-        "This model's maximum context length is 8192 tokens.",
-        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
-        "`inputs` tokens + `max_new_tokens` must be <= 8192",
-        "the request exceeds the available context size",
-    ];
-    let mut sent = 0;
-    for message in texts {
-        for code in ["400", r#""context_length_exceeded""#] {
-            let body = format!(r#"{{"error":{{"message":"{message}","type":"BadRequestError","param":null,"code":{code}}}}}"#);
-            for replica in &replicas {
-                replica.plays(reply(400, body.clone()));
-            }
-            let answer = gateway.send(&Request::chat("long")).await;
-            sent += 1;
-            assert_eq!((answer.status, answer.text()), (400, body), "the engine's words reach the client");
-            assert_eq!(attempts(&replicas), sent, "one attempt for a 400");
-        }
-    }
-}
-
 #[tokio::test]
 async fn f01_a_killed_replica_takes_only_its_own_streams_along() {
     let (replicas, gateway) = fleet(4).await;
-    let events: Vec<String> =
-        [role()].into_iter().chain((0..30).map(|i| content(&format!("{i} ")))).chain([finish(), DONE.to_owned()]).collect();
+    let events: Vec<String> = [role()]
+        .into_iter()
+        .chain((0..30).map(|i| content(&format!("{i} "))))
+        .chain([finish(), DONE.to_owned()])
+        .collect();
     let whole = events.concat();
     for replica in &replicas {
         replica.plays(stream(events.clone()).every(ms(60)));
@@ -305,7 +93,8 @@ async fn f04_a_replica_that_resets_on_accept_costs_nothing() {
 async fn f05_a_slow_drip_is_not_killed_while_bytes_flow() {
     let replica = ScriptedReplica::start();
     let limits = ["first_token: 1s", "stream_idle: 1s", "client_idle: 1s", "total: 1s"];
-    let gateway = TestGateway::with(limits.into_iter().fold(Config::new(std::slice::from_ref(&replica)), Config::timeout)).await;
+    let gateway =
+        TestGateway::with(limits.into_iter().fold(Config::new(std::slice::from_ref(&replica)), Config::timeout)).await;
     let whole = content("first") + &content("drip") + &finish() + DONE;
     let first = content("first").len();
     let pieces: Vec<Vec<u8>> = [whole.as_bytes()[..first].to_vec()]
@@ -329,7 +118,11 @@ async fn f06_a_burst_of_errors_on_one_replica_is_bounded() {
 
     let bad = answers.iter().filter(|answer| !answer.is_good()).count();
     let tried = attempts(&replicas);
-    assert!(bad <= 12, "{bad} of 160 clients saw the errors of one replica, 12 is the bound; it got {}", replicas[0].count());
+    assert!(
+        bad <= 12,
+        "{bad} of 160 clients saw the errors of one replica, 12 is the bound; it got {}",
+        replicas[0].count()
+    );
     assert!(tried <= 200, "{tried} attempts for 160 requests, 1.25 x is the bound");
 }
 
@@ -391,7 +184,11 @@ async fn f10_framing_faults_become_errors_and_never_desync() {
         ("two lengths", [sized(n, &[("content-length", "5")]), body.to_vec()].concat(), true),
         ("garbage", b"HTPP/1.1 abc\r\n\r\n".to_vec(), true),
         ("no answer", Vec::new(), true),
-        ("header flood", [b"HTTP/1.1 200 OK\r\n".to_vec(), flood, b"content-length: 2\r\n\r\n{}".to_vec()].concat(), true),
+        (
+            "header flood",
+            [b"HTTP/1.1 200 OK\r\n".to_vec(), flood, b"content-length: 2\r\n\r\n{}".to_vec()].concat(),
+            true,
+        ),
     ];
     for (name, bytes, close) in faults {
         let (replica, gateway) = pair().await;
@@ -456,7 +253,11 @@ async fn f28_the_last_replica_is_never_ejected() {
     let answers = gateway.send_all((0..60).map(|i| Request::chat(&format!("e{i}"))), 1).await;
 
     let refused = answers.iter().filter(|answer| [429, 503].contains(&answer.status)).count();
-    assert!(refused <= 3, "{refused} of 60 were refused by the gateway itself; {} reached the replica", replica.count());
+    assert!(
+        refused <= 3,
+        "{refused} of 60 were refused by the gateway itself; {} reached the replica",
+        replica.count()
+    );
 }
 
 #[tokio::test]

@@ -43,11 +43,8 @@ const HOP_BY_HOP: [(&str, &str); 6] = [
 ];
 
 fn ten_events() -> Script {
-    let headers = [
-        ("content-type", "text/event-stream; charset=utf-8"),
-        ("transfer-encoding", "chunked"),
-        ("X-Keep", "1"),
-    ];
+    let headers =
+        [("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked"), ("X-Keep", "1")];
     let headers: Vec<(&str, &str)> = headers.into_iter().chain(HOP_BY_HOP).collect();
     let events = (0..10).map(|i| content(&format!("e{i}"))).chain([DONE.to_owned()]);
     stream(events).every(ms(30)).headers(&headers).into()
@@ -99,7 +96,9 @@ async fn br_046_over_http2_all_events_arrive_and_no_connection_field_does() {
     let response = client.send_request(request.unwrap()).await.unwrap();
 
     assert_eq!(response.status(), 200);
-    for name in ["transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "proxy-authenticate", "x-hop"] {
+    for name in
+        ["transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "proxy-authenticate", "x-hop"]
+    {
         assert!(!response.headers().contains_key(name), "{name} has no place in HTTP/2");
     }
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -245,7 +244,8 @@ async fn br_054_trace_context_is_passed_on_every_route() {
     let (replica, gateway) = pair().await;
     let trace = "11112222333344445555666677778888";
     for (n, route) in routes().into_iter().enumerate() {
-        let request = route.header("traceparent", &format!("00-{trace}-aaaabbbbccccdddd-01")).header("tracestate", "a=1");
+        let request =
+            route.header("traceparent", &format!("00-{trace}-aaaabbbbccccdddd-01")).header("tracestate", "a=1");
         gateway.send(&request).await;
 
         let post = replica.post(n).await;

@@ -5,7 +5,7 @@
 use crate::support::{
     check::{all_good, json_error},
     client::{Call, PATIENCE, Request},
-    gateway::{Config, TestGateway, pair},
+    gateway::{Config, TestGateway, fleet, pair},
     ms,
     replica::{
         Health, ScriptedReplica,
@@ -18,8 +18,7 @@ use crate::support::{
 
 #[tokio::test]
 async fn br_078_models_are_listed_while_a_replica_is_dead() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     let both = gateway.send(&Request::get("/v1/models")).await;
     assert_eq!(both.json()["data"][0]["id"], "m", "{}", both.text());
 
@@ -134,8 +133,7 @@ async fn br_082_liveness_answers_under_many_streams() {
 
 #[tokio::test]
 async fn br_083_client_errors_blame_no_replica() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     let refusal = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"BadRequestError","param":null,"code":400}}"#;
     for replica in &replicas {
         replica.plays(reply(400, refusal));
@@ -154,8 +152,7 @@ async fn br_083_client_errors_blame_no_replica() {
 
 #[tokio::test]
 async fn br_143_a_replica_that_fails_its_probe_gets_nothing_new() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     replicas[0].set_health(Health::Status(503));
     gateway.reaches("gateway_replica_up", &[], 1.0).await;
     replicas[0].forget();
@@ -188,4 +185,19 @@ async fn f18_idle_connections_disturb_nobody() {
     all_good(&answers, "beside 1000 idle connections");
     let growth = gateway.resident().saturating_sub(before);
     assert!(growth < 40 << 20, "1000 idle connections cost {growth} bytes, 40 KB each is the bound");
+}
+
+#[tokio::test]
+async fn a_replica_whose_probe_hangs_is_taken_out_and_comes_back() {
+    let (replicas, gateway) = fleet(2).await;
+    let up = async || gateway.metrics().await.total("gateway_replica_up", &[]);
+
+    replicas[0].set_health(Health::Hang);
+    assert!(until(ms(20_000), async || up().await < 1.5).await, "SGLang's probe hangs when its scheduler does");
+    replicas[0].forget();
+    all_good(&gateway.send_all((0..6).map(|i| Request::chat(&format!("h{i}"))), 1).await, "the other serves");
+    assert_eq!(replicas[0].count(), 0, "a replica that is down gets nothing");
+
+    replicas[0].set_health(Health::Status(200));
+    assert!(until(ms(20_000), async || up().await > 1.5).await, "it is taken back when it answers");
 }

@@ -3,6 +3,10 @@
 //! One module a theme. Case tests carry the id of the report that they were made from (`br_001_...`, `f24_...`).
 
 #[cfg(test)]
+mod accounting;
+#[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod byte_identity;
 #[cfg(test)]
 mod cancel;
@@ -15,6 +19,8 @@ mod health;
 #[cfg(test)]
 mod request_shape;
 #[cfg(test)]
+mod retries;
+#[cfg(test)]
 mod routing;
 #[cfg(test)]
 mod sse;
@@ -22,3 +28,5 @@ mod sse;
 mod stream_error;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod timeouts;

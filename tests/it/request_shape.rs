@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use crate::support::{
     check::{all_good, json_error, same},
     client::Request,
-    gateway::{Config, TestGateway, pair},
+    gateway::{Config, TestGateway, fleet, pair},
     replica::{ScriptedReplica, script::reply},
     short,
 };
@@ -25,7 +25,12 @@ async fn becomes(replica: &ScriptedReplica, gateway: &TestGateway, request: &Req
     let answer = gateway.send(request).await;
     assert_eq!(answer.status, 200, "{} for {}", short(&answer.body), short(request.sent_body()));
     let post = replica.post(n).await;
-    assert!(post.body() == want, "the replica must get\n{}\nand got\n{}", String::from_utf8_lossy(want), String::from_utf8_lossy(post.body()));
+    assert!(
+        post.body() == want,
+        "the replica must get\n{}\nand got\n{}",
+        String::from_utf8_lossy(want),
+        String::from_utf8_lossy(post.body())
+    );
 }
 
 async fn aliased() -> (ScriptedReplica, TestGateway) {
@@ -46,13 +51,13 @@ async fn capped() -> (ScriptedReplica, TestGateway) {
 async fn br_026_a_token_id_prompt_arrives_as_sent() {
     let (replica, gateway) = pair().await;
 
-    unchanged(&replica, &gateway, &Request::post(COMPLETIONS, r#"{"model":"m","prompt":[5,6,7],"max_tokens":4}"#)).await;
+    unchanged(&replica, &gateway, &Request::post(COMPLETIONS, r#"{"model":"m","prompt":[5,6,7],"max_tokens":4}"#))
+        .await;
 }
 
 #[tokio::test]
 async fn br_026_equal_token_ids_go_to_one_replica() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     let ids: Vec<String> = (0..1500).map(|i| (i * 7919 % 32000).to_string()).collect();
     let body = format!(r#"{{"model":"m","prompt":[{}],"max_tokens":4}}"#, ids.join(","));
 
@@ -79,7 +84,8 @@ async fn br_027_the_prompt_cap_counts_the_whole_batch() {
     let gateway = TestGateway::with(Config::new(std::slice::from_ref(&replica)).model(caps)).await;
     let ids = vec!["7"; 600].join(",");
 
-    let over = gateway.send(&Request::post(COMPLETIONS, format!(r#"{{"model":"m","prompt":[[{ids}],[{ids}]]}}"#))).await;
+    let over =
+        gateway.send(&Request::post(COMPLETIONS, format!(r#"{{"model":"m","prompt":[[{ids}],[{ids}]]}}"#))).await;
     json_error(&over, 400);
     assert_eq!(replica.count(), 0, "a prompt over the cap reaches no replica");
 
@@ -92,7 +98,8 @@ async fn br_029_the_engines_own_answer_to_token_ids() {
     let (replica, gateway) = pair().await;
     let answer = r#"{"id": "cmpl-1", "choices": [{"index": 0, "text": "x", "logprobs": {"token_logprobs": [-0.10000000000000001]}, "prompt_token_ids": [11, 22, 33], "token_ids": [7]}], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}"#;
     replica.plays(reply(200, answer));
-    let request = Request::post(COMPLETIONS, r#"{"model":"m","prompt":[11,22,33],"logprobs":true,"return_token_ids":true}"#);
+    let request =
+        Request::post(COMPLETIONS, r#"{"model":"m","prompt":[11,22,33],"logprobs":true,"return_token_ids":true}"#);
 
     unchanged(&replica, &gateway, &request).await;
 
@@ -126,7 +133,11 @@ async fn br_031_alias_and_usage_are_spliced_into_one_stream_request() {
     let post = replica.post(0).await;
     assert_eq!(post.json()["model"], "m");
     assert_eq!(post.json()["stream_options"]["include_usage"], true);
-    assert!(post.has(r#""temperature":1.0,"messages":[{"role":"user","content":"hi"}]"#), "all else keeps its bytes: {}", short(post.body()));
+    assert!(
+        post.has(r#""temperature":1.0,"messages":[{"role":"user","content":"hi"}]"#),
+        "all else keeps its bytes: {}",
+        short(post.body())
+    );
 }
 
 #[tokio::test]

@@ -4,14 +4,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     beside,
     check::all_good,
-    client::{Answer, Request, send},
-    gateway::{Config, TestGateway},
+    client::{Request, send},
+    gateway::{Config, TestGateway, fleet, open_loop},
     ms,
     replica::{
         Health, ScriptedReplica,
@@ -41,19 +40,9 @@ fn all_play(replicas: &[ScriptedReplica], script: impl Into<Script>) {
     }
 }
 
-/// Open loop: one request each `gap`, whatever the answers do.
-async fn open_loop(gateway: &TestGateway, requests: Vec<Request>, gap: std::time::Duration) -> Vec<Answer> {
-    let calls = requests.into_iter().zip(0..).map(|(request, n)| async move {
-        tokio::time::sleep(gap * n).await;
-        gateway.send(&request).await
-    });
-    join_all(calls).await
-}
-
 #[tokio::test]
 async fn br_058_load_is_counted_when_a_replica_is_chosen() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     all_play(&replicas, reply(200, COMPLETION).after(ms(800)));
     let requests = (0..100).map(|i| Request::chat(&words(&format!("058-{i}"), 4000))).collect();
 
@@ -64,13 +53,15 @@ async fn br_058_load_is_counted_when_a_replica_is_chosen() {
     let (most, least) = (counts.iter().max().unwrap(), counts.iter().min().unwrap());
     assert!(*most * 20 <= *least * 27, "spread must be even, at most 1.35 to 1: {counts:?}, peaks {peaks:?}");
     let sum: usize = peaks.iter().sum();
-    assert!(peaks.iter().all(|peak| peak * 5 <= sum * 2 + 5), "no replica above 1.6 x the mean in flight + 1: {peaks:?}");
+    assert!(
+        peaks.iter().all(|peak| peak * 5 <= sum * 2 + 5),
+        "no replica above 1.6 x the mean in flight + 1: {peaks:?}"
+    );
 }
 
 #[tokio::test]
 async fn br_059_misses_go_by_load_and_not_by_index_size() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     let shared = words("059", 4000);
     let warm = (0..12).map(|i| Request::chat(&format!("{shared} tail {i}")));
     all_good(&gateway.send_all(warm, 1).await, "warming up");
@@ -113,8 +104,7 @@ async fn br_059_misses_go_by_load_and_not_by_index_size() {
 
 #[tokio::test]
 async fn br_061_affinity_survives_skewed_load() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     let mut past: HashMap<usize, HashSet<usize>> = HashMap::new();
     let (mut hits, mut turns) = (0, 0);
     for turn in 0..5 {
@@ -144,8 +134,7 @@ async fn br_061_affinity_survives_skewed_load() {
 
 #[tokio::test]
 async fn br_062_every_path_moves_the_same_gauge() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     let requests = [
         Request::chat("x"),
         Request::stream("x"),
@@ -160,10 +149,13 @@ async fn br_062_every_path_moves_the_same_gauge() {
     ];
     for request in &requests {
         for (status, leave) in [(200, false), (400, false), (500, false), (200, true)] {
-            all_play(&replicas, Script::new(move |play| async move {
-                play.pause(ms(150)).await?;
-                Script::from(reply(status, COMPLETION)).run(play).await
-            }));
+            all_play(
+                &replicas,
+                Script::new(move |play| async move {
+                    play.pause(ms(150)).await?;
+                    Script::from(reply(status, COMPLETION)).run(play).await
+                }),
+            );
             let call = gateway.start(request).await;
             gateway.reaches("gateway_replica_inflight", &[], 1.0).await;
             if leave {
@@ -178,8 +170,7 @@ async fn br_062_every_path_moves_the_same_gauge() {
 
 #[tokio::test]
 async fn br_063_many_prefixes_spread_within_the_bound() {
-    let replicas = ScriptedReplica::fleet(10);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(10).await;
     all_play(&replicas, reply(200, COMPLETION).after(ms(800)));
 
     let answers = gateway.send_all((0..100).map(|i| Request::chat(&words(&format!("063-{i}"), 2000))), 100).await;
@@ -191,8 +182,7 @@ async fn br_063_many_prefixes_spread_within_the_bound() {
 
 #[tokio::test]
 async fn br_065_a_common_system_prompt_does_not_pin_all_traffic() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     let system = words("065", 24_000);
     all_play(&replicas, reply(200, COMPLETION).after(ms(400)));
     let requests = (0..80).map(|i| {
@@ -211,8 +201,7 @@ async fn br_065_a_common_system_prompt_does_not_pin_all_traffic() {
 
 #[tokio::test]
 async fn br_068_the_same_prompt_sticks_to_one_replica() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     let prompt = words("068", 8000);
 
     all_good(&gateway.send_all((0..50).map(|_| Request::chat(&prompt)), 1).await, "the same prompt");
@@ -223,8 +212,7 @@ async fn br_068_the_same_prompt_sticks_to_one_replica() {
 
 #[tokio::test]
 async fn shared_prefixes_stay_apart_and_at_home() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     let mut homes = HashMap::new();
     let (mut hits, mut later) = (0, 0);
     for round in 0..8 {
@@ -249,8 +237,7 @@ async fn shared_prefixes_stay_apart_and_at_home() {
 
 #[tokio::test]
 async fn f27_a_hot_prefix_stays_bounded() {
-    let replicas = ScriptedReplica::fleet(4);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(4).await;
     let hot = words("f27", 4000);
     assert!(gateway.send(&Request::chat(&hot)).await.is_good());
     all_play(&replicas, reply(200, COMPLETION).after(ms(400)));
@@ -320,8 +307,7 @@ async fn br_070_br_072_the_index_keeps_its_bound_at_every_insert() {
 
 #[tokio::test]
 async fn br_073_a_restarted_replica_loses_its_entries() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     let prompt = words("073", 6000);
     all_good(&gateway.send_all((0..3).map(|i| Request::chat(&format!("{prompt}{i}"))), 1).await, "warming up");
     let home = if replicas[0].count() > replicas[1].count() { 0 } else { 1 };

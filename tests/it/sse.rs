@@ -21,7 +21,12 @@ use crate::support::{
 const TTFT: &str = "gateway_time_to_first_token_seconds";
 
 /// Plays the writes, and judges that they arrive byte for byte.
-async fn relayed(replica: &ScriptedReplica, gateway: &TestGateway, request: &Request, play: (Vec<String>, Stream)) -> Answer {
+async fn relayed(
+    replica: &ScriptedReplica,
+    gateway: &TestGateway,
+    request: &Request,
+    play: (Vec<String>, Stream),
+) -> Answer {
     let (writes, play) = play;
     replica.plays(play);
     let answer = gateway.send(request).await;
@@ -88,9 +93,15 @@ async fn br_001_utf8_split_between_writes_survives() {
 #[tokio::test]
 async fn br_003_partial_events_are_relayed_at_once() {
     let (replica, gateway) = pair().await;
-    let chunks = [role().as_str(), "da", "ta: {\"choices\":[{\"index\":0,\"delta\":{\"con", "tent\":\"a\"}}]}\n", "\ndata: [DONE]\n\n"]
-        .map(|chunk| chunk.as_bytes().to_vec())
-        .to_vec();
+    let chunks = [
+        role().as_str(),
+        "da",
+        "ta: {\"choices\":[{\"index\":0,\"delta\":{\"con",
+        "tent\":\"a\"}}]}\n",
+        "\ndata: [DONE]\n\n",
+    ]
+    .map(|chunk| chunk.as_bytes().to_vec())
+    .to_vec();
     let (script, written) = noting(chunks.clone(), ms(120));
     replica.plays(script);
 
@@ -139,7 +150,8 @@ async fn br_004_any_line_end_and_several_events_in_one_write() {
 #[tokio::test]
 async fn br_005_one_event_over_several_data_lines() {
     let (replica, gateway) = pair().await;
-    let split = "event: message\ndata: {\"choices\":[{\"index\":0,\ndata: \"delta\":\ndata: {\"content\":\"a\"}}]}\n\n".to_owned();
+    let split = "event: message\ndata: {\"choices\":[{\"index\":0,\ndata: \"delta\":\ndata: {\"content\":\"a\"}}]}\n\n"
+        .to_owned();
 
     relayed(&replica, &gateway, &Request::stream("x"), plain([split, DONE.to_owned()])).await;
 
@@ -163,7 +175,8 @@ async fn br_007_comments_pass_and_are_no_tokens() {
 #[tokio::test]
 async fn br_008_empty_data_fields_pass_and_are_no_tokens() {
     let (replica, gateway) = pair().await;
-    let writes = [content("a"), "data:\n\n".to_owned(), "data: \n\n".to_owned(), content("b"), finish(), DONE.to_owned()];
+    let writes =
+        [content("a"), "data:\n\n".to_owned(), "data: \n\n".to_owned(), content("b"), finish(), DONE.to_owned()];
 
     relayed(&replica, &gateway, &Request::stream("x"), plain(writes)).await;
 
@@ -237,7 +250,11 @@ async fn br_012_continuous_usage_alone_does_not_turn_usage_on() {
     let request = Request::chat_with("x", r#","stream":true,"stream_options":{"continuous_usage_stats":true}"#);
     let answer = gateway.send(&request).await;
 
-    same(&answer, content("a") + &finish() + DONE, "vLLM gives no usage for continuous_usage_stats alone, and the client must see none");
+    same(
+        &answer,
+        content("a") + &finish() + DONE,
+        "vLLM gives no usage for continuous_usage_stats alone, and the client must see none",
+    );
 }
 
 #[tokio::test]
@@ -245,7 +262,8 @@ async fn br_013_usage_is_read_whatever_the_framing() {
     let (replica, gateway) = pair().await;
     let numbers = usage(5, 2);
     let (head, tail) = numbers.split_at(60);
-    let running = delta(r#"{"content":"a"}"#, "null").replace("]}", r#"],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}"#);
+    let running = delta(r#"{"content":"a"}"#, "null")
+        .replace("]}", r#"],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}"#);
     let done = DONE.to_owned();
     let forms = [
         vec![content("a"), finish() + &numbers + DONE],

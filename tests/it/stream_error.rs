@@ -5,7 +5,7 @@
 use crate::support::{
     check::{all_good, honest, json_error, same},
     client::{End, Request},
-    gateway::{Config, TestGateway, pair},
+    gateway::{Config, TestGateway, fleet, pair},
     ms,
     replica::{
         ScriptedReplica,
@@ -61,9 +61,9 @@ async fn br_019_a_cut_inside_an_event_is_told() {
 
 #[tokio::test]
 async fn br_021_an_error_as_the_first_event_is_the_clients_error() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
-    let refusal = event(r#"{"error":{"object":"error","message":"too many tokens","type":"BadRequestError","code":400}}"#);
+    let (replicas, gateway) = fleet(2).await;
+    let refusal =
+        event(r#"{"error":{"object":"error","message":"too many tokens","type":"BadRequestError","code":400}}"#);
     for replica in &replicas {
         replica.plays(stream([refusal.clone(), DONE.to_owned()]));
     }
@@ -139,8 +139,7 @@ async fn a_killed_vllm_engine_ends_its_streams_as_failures() {
 
 #[tokio::test]
 async fn a_full_sglang_queue_behind_a_200_is_tried_elsewhere() {
-    let replicas = ScriptedReplica::fleet(2);
-    let gateway = TestGateway::over(&replicas).await;
+    let (replicas, gateway) = fleet(2).await;
     let full = error("The request queue is full.", "SERVICE_UNAVAILABLE", 503);
     replicas[0].plays(stream([full.clone(), DONE.to_owned()]));
 
@@ -194,7 +193,11 @@ async fn f03_a_replica_that_hangs_in_mid_stream_is_ended_at_the_idle_limit() {
 
     honest(&answer);
     assert_eq!(text(&answer.body), "a");
-    assert!((ms(600)..ms(3000)).contains(&answer.took()), "the limit is 700 ms, the end came after {:?}", answer.took());
+    assert!(
+        (ms(600)..ms(3000)).contains(&answer.took()),
+        "the limit is 700 ms, the end came after {:?}",
+        answer.took()
+    );
     gateway.only_outcome("upstream_timeout", 1).await;
     gateway.idle().await;
 }

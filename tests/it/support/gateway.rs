@@ -6,10 +6,10 @@ mod process;
 
 use std::{net::SocketAddr, time::Duration};
 
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future::join_all, stream};
 
-pub(crate) use self::{config::Config, metrics::Samples};
 use self::process::Process;
+pub(crate) use self::{config::Config, metrics::Samples};
 use super::{
     client::{self, Answer, Call, Request},
     replica::ScriptedReplica,
@@ -148,4 +148,31 @@ pub(crate) async fn pair() -> (ScriptedReplica, TestGateway) {
     let replica = ScriptedReplica::start();
     let gateway = TestGateway::over(std::slice::from_ref(&replica)).await;
     (replica, gateway)
+}
+
+/// Several replicas and a gateway in front of them.
+pub(crate) async fn fleet(n: usize) -> (Vec<ScriptedReplica>, TestGateway) {
+    let replicas = ScriptedReplica::fleet(n);
+    let gateway = TestGateway::over(&replicas).await;
+    (replicas, gateway)
+}
+
+/// POSTs that the replicas have seen.
+pub(crate) fn attempts(replicas: &[ScriptedReplica]) -> usize {
+    replicas.iter().map(ScriptedReplica::count).sum()
+}
+
+/// Open loop over distinct prompts: one each `gap`, whatever the answers do.
+pub(crate) async fn paced(gateway: &TestGateway, n: u32, gap: Duration) -> Vec<Answer> {
+    let requests = (0..n).map(|i| Request::chat(&format!("u{i} ").repeat(40)));
+    open_loop(gateway, requests.collect(), gap).await
+}
+
+/// Open loop over these requests.
+pub(crate) async fn open_loop(gateway: &TestGateway, requests: Vec<Request>, gap: Duration) -> Vec<Answer> {
+    let calls = requests.into_iter().zip(0..).map(|(request, n)| async move {
+        tokio::time::sleep(gap * n).await;
+        gateway.send(&request).await
+    });
+    join_all(calls).await
 }

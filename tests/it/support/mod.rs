@@ -17,7 +17,10 @@ pub(crate) const fn ms(n: u64) -> Duration {
 }
 
 /// Runs a task beside the test; it ends with the test's runtime at the latest.
-#[expect(clippy::disallowed_methods, reason = "a test's runtime ends every task with the test; there is no drain to miss")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's runtime ends every task with the test; there is no drain to miss"
+)]
 pub(crate) fn beside<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(task)
 }

@@ -236,7 +236,8 @@ impl ScriptedReplica {
 
     /// The POST number `n` with its whole body; waits for it.
     pub(crate) async fn post(&self, n: usize) -> Arc<Received> {
-        let arrived = until(Duration::from_secs(5), async || self.posts().get(n).is_some_and(|post| post.is_complete()));
+        let arrived =
+            until(Duration::from_secs(5), async || self.posts().get(n).is_some_and(|post| post.is_complete()));
         assert!(arrived.await, "POST number {n} did not reach the replica; it has {}", self.count());
         self.posts()[n].clone()
     }

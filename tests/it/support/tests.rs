@@ -142,7 +142,11 @@ async fn framing_is_read_as_it_is_written() {
         ([head(200, &[("content-length", "2")]), b"ok".to_vec()].concat(), End::Clean, "ok"),
         ([head(200, &[]), b"until the end".to_vec()].concat(), End::Clean, "until the end"),
         ([head(200, SSE), chunk("ab"), b"zz\r\n".to_vec()].concat(), End::Cut, "ab"),
-        ([b"HTTP/1.1 100 Continue\r\n\r\n".to_vec(), head(200, SSE), chunk("x"), LAST.into()].concat(), End::Clean, "x"),
+        (
+            [b"HTTP/1.1 100 Continue\r\n\r\n".to_vec(), head(200, SSE), chunk("x"), LAST.into()].concat(),
+            End::Clean,
+            "x",
+        ),
         ([head(200, &[("content-length", "9")]), b"short".to_vec()].concat(), End::Cut, "short"),
     ];
 

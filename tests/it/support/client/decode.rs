@@ -213,7 +213,8 @@ impl Answer {
         if self.method == "HEAD" || status == 204 || status == 304 {
             return self.finish(End::Clean);
         }
-        let chunked = self.header("transfer-encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
+        let chunked =
+            self.header("transfer-encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
         let length = self.header("content-length").and_then(|value| value.parse().ok());
         self.go(match length {
             _ if chunked => Part::Size,

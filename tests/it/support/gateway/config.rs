@@ -12,7 +12,6 @@ pub(crate) struct Config {
     limits: Vec<String>,
     timeouts: Vec<String>,
     model: Vec<String>,
-    top: Vec<String>,
     env: Vec<(String, String)>,
 }
 
@@ -25,7 +24,6 @@ impl Config {
             limits: Vec::new(),
             timeouts: Vec::new(),
             model: Vec::new(),
-            top: Vec::new(),
             env: Vec::new(),
         }
     }
@@ -56,12 +54,6 @@ impl Config {
         self
     }
 
-    /// One more section at the top.
-    pub(crate) fn top(mut self, section: &str) -> Self {
-        self.top.push(section.to_owned());
-        self
-    }
-
     /// One more environment variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
@@ -78,7 +70,7 @@ impl Config {
     }
 
     fn is_plain(&self) -> bool {
-        self.limits.is_empty() && self.timeouts.is_empty() && self.model.is_empty() && self.top.is_empty()
+        self.limits.is_empty() && self.timeouts.is_empty() && self.model.is_empty()
     }
 
     /// Arguments after `gateway`; the file is written where they need one.
@@ -104,10 +96,6 @@ impl Config {
         yaml.push_str(&format!("models:\n  - name: m\n    replicas: [ {} ]\n", urls.join(", ")));
         for line in &self.model {
             yaml.push_str(&format!("    {line}\n"));
-        }
-        for section in &self.top {
-            yaml.push_str(section);
-            yaml.push('\n');
         }
         yaml
     }

@@ -16,9 +16,9 @@ impl Samples {
 
     /// Sum over the series of a metric whose labels match.
     pub(crate) fn total(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let matching = self.of(name).filter(|(series, _)| {
-            labels.iter().all(|(label, value)| series.contains(&format!("{label}=\"{value}\"")))
-        });
+        let matching = self
+            .of(name)
+            .filter(|(series, _)| labels.iter().all(|(label, value)| series.contains(&format!("{label}=\"{value}\""))));
         matching.map(|(_, value)| value).sum()
     }
 
@@ -36,7 +36,8 @@ impl Samples {
 
 #[test]
 fn series_are_summed_by_label() {
-    let samples = Samples::parse("# TYPE a counter\na{x=\"1\",y=\"2\"} 3\na{x=\"1\",y=\"3\"} 4.5\na_sum 9\nab{x=\"1\"} 7\n");
+    let samples =
+        Samples::parse("# TYPE a counter\na{x=\"1\",y=\"2\"} 3\na{x=\"1\",y=\"3\"} 4.5\na_sum 9\nab{x=\"1\"} 7\n");
 
     assert!((samples.total("a", &[("x", "1")]) - 7.5).abs() < 1e-9);
     assert!((samples.total("a", &[("y", "3")]) - 4.5).abs() < 1e-9);

@@ -28,11 +28,9 @@ pub(crate) struct Received {
     pub(crate) headers: Vec<(String, String)>,
     /// The head, byte for byte.
     pub(crate) head: Vec<u8>,
-    /// When the head was complete.
-    pub(crate) at: Instant,
     /// The connection it came on.
     pub(crate) conn: Arc<Conn>,
-    body: OnceLock<(usize, Vec<u8>)>,
+    body: OnceLock<Vec<u8>>,
 }
 
 impl Received {
@@ -43,7 +41,7 @@ impl Received {
         let (method, target) = (first.next()?.to_owned(), first.next()?.to_owned());
         let headers = lines.filter_map(|line| line.split_once(':'));
         let headers = headers.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
-        Some(Self { method, target, headers, head, at: Instant::now(), conn, body: OnceLock::new() })
+        Some(Self { method, target, headers, head, conn, body: OnceLock::new() })
     }
 
     /// The target without its query.
@@ -65,12 +63,7 @@ impl Received {
 
     /// The body; empty while it is incomplete or if the replica forgets bodies.
     pub(crate) fn body(&self) -> &[u8] {
-        self.body.get().map_or(&[], |(_, body)| body)
-    }
-
-    /// Bytes of the body, also where it was not kept.
-    pub(crate) fn size(&self) -> usize {
-        self.body.get().map_or(0, |(size, _)| *size)
+        self.body.get().map_or(&[], Vec::as_slice)
     }
 
     /// Whether the body holds this text.
@@ -247,9 +240,8 @@ impl Conn {
         replica.record(&received);
         let chunked = received.header("transfer-encoding").is_some_and(|value| value.contains("chunked"));
         let body = if chunked { self.chunks().await? } else { self.sized(&received).await? };
-        let kept = if replica.state().keep_bodies { body.clone() } else { Vec::new() };
-        let first = received.body.set((body.len(), kept));
-        assert!(first.is_ok(), "a body is set once");
+        let kept = if replica.state().keep_bodies { body } else { Vec::new() };
+        assert!(received.body.set(kept).is_ok(), "a body is set once");
         Some(received)
     }
 

@@ -28,7 +28,9 @@ pub(super) fn small() -> Script {
             path if path.ends_with("/embeddings") => reply(200, EMBEDDING).into(),
             path if path.ends_with("/responses") => reply(200, RESPONSE).into(),
             path if path.ends_with("/messages") => reply(200, MESSAGE).into(),
-            path if path.ends_with("/tokenize") => reply(200, r#"{"count":3,"max_model_len":4096,"tokens":[1,2,3]}"#).into(),
+            path if path.ends_with("/tokenize") => {
+                reply(200, r#"{"count":3,"max_model_len":4096,"tokens":[1,2,3]}"#).into()
+            }
             _ => reply(200, r#"{"ok":true}"#).into(),
         };
         script.run(play).await
@@ -52,7 +54,9 @@ pub(super) fn get(flavor: Flavor, model: &str, path: &str, state: &State) -> Scr
         )).into();
     }
     if ends("/metrics") {
-        return reply(200, metrics(flavor, model, state)).content_type("text/plain; version=0.0.4; charset=utf-8").into();
+        return reply(200, metrics(flavor, model, state))
+            .content_type("text/plain; version=0.0.4; charset=utf-8")
+            .into();
     }
     match path {
         _ if vllm && ends("/version") => reply(200, r#"{"version":"0.32.0"}"#),
