@@ -281,7 +281,8 @@ mod tests {
 
     #[test]
     fn running_usage_beside_choices_is_not_the_usage_chunk() {
-        let meaning = read(br#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":5,"completion_tokens":1}}"#);
+        let meaning =
+            read(br#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":5,"completion_tokens":1}}"#);
         assert!(meaning.output && !meaning.usage_only && meaning.usage.is_some());
         assert_eq!(read(br#"{"choices":[{"text":"a"}],"usage":null}"#).usage, None);
     }

@@ -35,9 +35,9 @@ pub fn model<'a>(body: &'a [u8], fields: &Fields) -> Result<Option<std::borrow::
     if span.of(body) == b"null" {
         return Ok(None);
     }
-    scan::string_value(body, span).map(Some).ok_or_else(|| {
-        GatewayError::new(ErrorKind::BadRequest, Stage::Scan, "model must be a string").param("model")
-    })
+    scan::string_value(body, span)
+        .map(Some)
+        .ok_or_else(|| GatewayError::new(ErrorKind::BadRequest, Stage::Scan, "model must be a string").param("model"))
 }
 
 /// Whether the engine will stream: `true`, or what pydantic reads as true.
@@ -100,9 +100,7 @@ pub fn cap_output(
     }
     let names: &[(&'static str, Option<Span>)] = match endpoint {
         Endpoint::Responses => &[("max_output_tokens", fields.max_output_tokens)],
-        Endpoint::Chat => {
-            &[("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)]
-        }
+        Endpoint::Chat => &[("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)],
         _ => &[("max_tokens", fields.max_tokens)],
     };
     let fill = caps.default_output_tokens.or(caps.max_output_tokens);
@@ -189,7 +187,11 @@ mod tests {
             (r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":true}}"#, true),
             (r#"{"stream_options":{}}"#, r#"{"stream_options":{"include_usage":true}}"#, true),
             (r#"{"stream_options":{"x":1}}"#, r#"{"stream_options":{"include_usage":true,"x":1}}"#, true),
-            (r#"{"stream_options":{"include_usage":false,"x":1}}"#, r#"{"stream_options":{"include_usage":true,"x":1}}"#, true),
+            (
+                r#"{"stream_options":{"include_usage":false,"x":1}}"#,
+                r#"{"stream_options":{"include_usage":true,"x":1}}"#,
+                true,
+            ),
             (r#"{"stream_options":{"include_usage":true}}"#, r#"{"stream_options":{"include_usage":true}}"#, false),
             (r#"{"stream_options":7}"#, r#"{"stream_options":7}"#, false),
         ];
@@ -225,7 +227,10 @@ mod tests {
 
     #[test]
     fn a_clamp_changes_the_value_only_and_absence_gets_the_cap() {
-        assert_eq!(capped(r#"{"max_tokens": 999 ,"x":1.0}"#, OnExcess::Clamp).unwrap(), r#"{"max_tokens": 100 ,"x":1.0}"#);
+        assert_eq!(
+            capped(r#"{"max_tokens": 999 ,"x":1.0}"#, OnExcess::Clamp).unwrap(),
+            r#"{"max_tokens": 100 ,"x":1.0}"#
+        );
         assert_eq!(capped(r#"{"x":1}"#, OnExcess::Reject).unwrap(), r#"{"x":1,"max_tokens":100}"#);
         assert_eq!(capped(r#"{"max_tokens":null}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);
         assert_eq!(capped(r#"{"max_tokens":100}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);

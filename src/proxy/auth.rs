@@ -74,7 +74,9 @@ mod tests {
 
     #[test]
     fn a_known_key_is_let_in_by_either_header() {
-        for (name, value) in [("authorization", "Bearer sk-right"), ("authorization", "bearer  sk-right "), ("x-api-key", "sk-right")] {
+        for (name, value) in
+            [("authorization", "Bearer sk-right"), ("authorization", "bearer  sk-right "), ("x-api-key", "sk-right")]
+        {
             assert_eq!(keys().check(&headers(name, value)).unwrap().as_deref(), Some("team-a"), "{name}: {value}");
         }
     }

@@ -86,9 +86,9 @@ impl Directory {
 /// One model as OpenAI lists it, with what the first replica that serves it says besides.
 fn entry(name: &str, pool: &Pool) -> Value {
     let members = pool.members();
-    let served = members
-        .iter()
-        .find_map(|member| member.replica.models().iter().find(|served| *served.id == **pool.upstream_model()).cloned());
+    let served = members.iter().find_map(|member| {
+        member.replica.models().iter().find(|served| *served.id == **pool.upstream_model()).cloned()
+    });
     let mut entry = served
         .and_then(|served| serde_json::from_str::<Value>(&served.raw).ok())
         .filter(Value::is_object)

@@ -114,7 +114,12 @@ impl Forward<'_> {
     ///
     /// # Errors
     /// The last replica's failure when no other may be asked.
-    pub async fn run(&self, out: Outgoing, placement: Placement, mut report: Report) -> Result<Relayed, (GatewayError, Report)> {
+    pub async fn run(
+        &self,
+        out: Outgoing,
+        placement: Placement,
+        mut report: Report,
+    ) -> Result<Relayed, (GatewayError, Report)> {
         self.pool.retries().deposit(Instant::now());
         let mut last: Option<Refusal> = None;
         for placed in placement.into_iter().take(MAX_ATTEMPTS) {
@@ -232,7 +237,10 @@ impl Attempt<'_> {
         self.replica.failed(FailureCause::Timeout, Instant::now());
         let limit = if self.out.stream { "timeouts.first_token" } else { "timeouts.total" };
         let message = format!("the replica did not answer within {limit}");
-        Refusal { answer: Answer::Error(GatewayError::new(ErrorKind::ReplicaTimeout, Stage::Forward, message)), retry: None }
+        Refusal {
+            answer: Answer::Error(GatewayError::new(ErrorKind::ReplicaTimeout, Stage::Forward, message)),
+            retry: None,
+        }
     }
 
     /// A head with a status that is no success.

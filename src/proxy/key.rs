@@ -28,7 +28,8 @@ pub fn chain(body: &[u8], fields: &Fields, endpoint: Endpoint, pool: &Pool) -> C
 #[must_use]
 pub fn affinity(headers: &HeaderMap, body: &[u8], fields: &Fields) -> Option<u64> {
     let header = headers.get(headers::SESSION).map(http::HeaderValue::as_bytes);
-    let field = |span: Option<scan::Span>| span.map(|span| span.of(body)).filter(|text| text.len() > 2 && *text != b"null");
+    let field =
+        |span: Option<scan::Span>| span.map(|span| span.of(body)).filter(|text| text.len() > 2 && *text != b"null");
     header
         .filter(|value| !value.is_empty())
         .or_else(|| field(fields.prompt_cache_key))

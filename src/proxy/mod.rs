@@ -128,14 +128,18 @@ impl Proxy {
     }
 
     /// Steps 1 and 2: auth, read.
-    async fn arrive(&self, endpoint: Endpoint, request: Request<Body>, report: &mut Report) -> Result<Arrived, GatewayError> {
+    async fn arrive(
+        &self,
+        endpoint: Endpoint,
+        request: Request<Body>,
+        report: &mut Report,
+    ) -> Result<Arrived, GatewayError> {
         let (head, body) = request.into_parts();
         report.traced(head.headers.get(headers::TRACEPARENT).cloned());
         if let Some(key) = self.shared.keys.check(&head.headers)? {
             report.authenticated(key);
         }
-        let limits =
-            ReadLimits { size: self.shared.server.limits.body, idle: self.shared.server.timeouts.client_idle };
+        let limits = ReadLimits { size: self.shared.server.limits.body, idle: self.shared.server.timeouts.client_idle };
         let (body, lease) = read::read(body, limits, &self.shared.bodies).await?;
         report.received(Instant::now());
         let query = head.uri.query().map(str::to_owned);
@@ -143,7 +147,11 @@ impl Proxy {
     }
 
     /// Steps 3 to 5: scan, admit, key.
-    fn admit(&self, arrived: &Arrived, report: &mut Report) -> Result<(Arc<Pool>, Outgoing, Option<u64>), GatewayError> {
+    fn admit(
+        &self,
+        arrived: &Arrived,
+        report: &mut Report,
+    ) -> Result<(Arc<Pool>, Outgoing, Option<u64>), GatewayError> {
         let Arrived { endpoint, body, .. } = arrived;
         let fields = admit::fields(body)?;
         let model = admit::model(body, &fields)?;

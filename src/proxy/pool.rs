@@ -85,7 +85,8 @@ impl Pool {
     /// A pool without members. An unknown policy name falls back to the default; the configuration refuses it earlier.
     #[must_use]
     pub fn new(parts: PoolParts<'_>, telemetry: &Telemetry) -> Self {
-        let policy = routing::policy(&parts.routing.policy).unwrap_or_else(|| Box::new(routing::prefix::Prefix::default()));
+        let policy =
+            routing::policy(&parts.routing.policy).unwrap_or_else(|| Box::new(routing::prefix::Prefix::default()));
         Self {
             metrics: telemetry.model(&parts.name),
             name: parts.name,
@@ -186,7 +187,11 @@ impl Pool {
     /// Tokens that a prompt of these canonical bytes will have, at least one.
     #[must_use]
     pub fn prompt_tokens(&self, bytes: u64) -> u64 {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes / ratio is finite and positive")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bytes / ratio is finite and positive"
+        )]
         let tokens = (bytes as f32 / self.bytes_per_token()) as u64;
         tokens.max(1)
     }

@@ -68,8 +68,9 @@ impl BodyLease {
         if before + more > self.budget.limit {
             self.budget.used.fetch_sub(more, Ordering::Relaxed);
             let message = "the gateway holds as many request bodies as server.limits.body_memory allows; try again";
-            return Err(GatewayError::new(ErrorKind::Overloaded, Stage::Read, message)
-                .retry_after(Duration::from_secs(1)));
+            return Err(
+                GatewayError::new(ErrorKind::Overloaded, Stage::Read, message).retry_after(Duration::from_secs(1))
+            );
         }
         self.bytes += more;
         Ok(())
@@ -115,7 +116,9 @@ where
             Err(_) => return Err(too_slow()),
             Ok(None) => return Ok((whole.freeze(), lease)),
             Ok(Some(Err(cause))) => {
-                return Err(GatewayError::new(ErrorKind::ClientGone, Stage::Read, "the request body broke off").cause(cause));
+                return Err(
+                    GatewayError::new(ErrorKind::ClientGone, Stage::Read, "the request body broke off").cause(cause)
+                );
             }
             Ok(Some(Ok(frame))) => frame,
         };
@@ -202,7 +205,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_body_is_given_up() {
         let budget = BodyBudget::new(1 << 20);
-        let silent = StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>());
+        let silent =
+            StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>());
 
         assert_eq!(read(silent, limits(100), &budget).await.unwrap_err().kind, ErrorKind::BodyTimeout);
     }

@@ -243,7 +243,8 @@ impl Report {
 
     fn count_objectives(&self, pool: &Pool) {
         let slo = pool.slo();
-        let missed = |limit: Option<Duration>, seen: Option<Duration>| limit.zip(seen).is_some_and(|(limit, seen)| seen > limit);
+        let missed =
+            |limit: Option<Duration>, seen: Option<Duration>| limit.zip(seen).is_some_and(|(limit, seen)| seen > limit);
         let Some(ttft) = self.ttft() else { return };
         let late = missed(slo.ttft, Some(ttft));
         let slow = missed(slo.tpot, self.tpot());

@@ -221,7 +221,9 @@ fn error_event(error: &GatewayError, endpoint: Endpoint) -> Bytes {
     let (_, kind, code) = error.kind.answer();
     let object = serde_json::json!({ "message": error.message, "type": kind, "param": null, "code": code });
     let text = match endpoint {
-        Endpoint::Messages => format!("event: error\ndata: {}\n\n", serde_json::json!({ "type": "error", "error": object })),
+        Endpoint::Messages => {
+            format!("event: error\ndata: {}\n\n", serde_json::json!({ "type": "error", "error": object }))
+        }
         Endpoint::Responses => format!(
             "event: error\ndata: {}\n\n",
             serde_json::json!({ "type": "error", "code": code, "message": error.message, "param": null, "error": object })

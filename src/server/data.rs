@@ -42,7 +42,8 @@ fn checked(proxy: &Proxy, request: &Request<Body>) -> Option<Response<Body>> {
     let size: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     let too_large = size + request.uri().to_string().len() > limit || request.headers().len() > HEADER_FIELDS;
     too_large.then(|| {
-        let message = format!("the request head is over {limit} bytes (server.limits.headers) or {HEADER_FIELDS} fields");
+        let message =
+            format!("the request head is over {limit} bytes (server.limits.headers) or {HEADER_FIELDS} fields");
         let mut response = answer(&GatewayError::new(ErrorKind::BadRequest, Stage::Accept, message));
         *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         response

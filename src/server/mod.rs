@@ -88,8 +88,7 @@ pub async fn start(plan: Plan) -> Result<Running, StartError> {
     let listen = |port, address| move |cause| StartError::Listen { port, address, cause };
     let admin = TcpListener::bind(admin_listen).await.map_err(listen("admin", admin_listen))?;
     let admin_address = admin.local_addr().map_err(listen("admin", admin_listen))?;
-    let workers =
-        Workers::start(&shared, &tasks, &drain, &stop).map_err(listen("data", plan.server.listen))?;
+    let workers = Workers::start(&shared, &tasks, &drain, &stop).map_err(listen("data", plan.server.listen))?;
     let view = Arc::new(View { shared: shared.clone(), drain: drain.clone() });
     let served = axum::serve(admin, admin::router(view)).with_graceful_shutdown(stop.clone().cancelled_owned());
     tasks.spawn(async move {

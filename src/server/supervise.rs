@@ -128,7 +128,14 @@ impl Supervisor {
         }
         for gone in before.iter().filter(|replica| !now.iter().any(|kept| Arc::ptr_eq(kept, replica))) {
             self.release(&mut state.watched, gone, &access);
-            for pool in state.groups.get(group).and_then(|group| group.pool.as_ref()).map(|(pool, _)| pool).into_iter().chain(state.open.values()) {
+            for pool in state
+                .groups
+                .get(group)
+                .and_then(|group| group.pool.as_ref())
+                .map(|(pool, _)| pool)
+                .into_iter()
+                .chain(state.open.values())
+            {
                 self.shared.telemetry.forget_replica(pool.name(), gone.label());
             }
         }
@@ -154,8 +161,7 @@ impl Supervisor {
             return None;
         };
         info!(replica = %key.0, "replica added");
-        let spec =
-            ReplicaSpec { base, api_key: access.api_key.clone(), engine: access.engine, limit: access.limit };
+        let spec = ReplicaSpec { base, api_key: access.api_key.clone(), engine: access.engine, limit: access.limit };
         let replica = Replica::with_generation(slot, generation, spec);
         let stop = self.watch.stop.child_token();
         let watch = Watch { stop: stop.clone(), ..self.watch.clone() };

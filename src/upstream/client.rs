@@ -94,9 +94,8 @@ pub fn classify_body(error: &hyper::Error) -> (ErrorKind, FailureCause) {
         return (ErrorKind::ReplicaProtocol, FailureCause::Protocol);
     }
     // hyper reports a broken chunk as an I/O error of kind InvalidData or InvalidInput.
-    let framing = source_of::<std::io::Error>(error).is_some_and(|io| {
-        matches!(io.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput)
-    });
+    let framing = source_of::<std::io::Error>(error)
+        .is_some_and(|io| matches!(io.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput));
     if framing {
         (ErrorKind::ReplicaProtocol, FailureCause::Protocol)
     } else {

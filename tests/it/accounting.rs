@@ -20,7 +20,7 @@ use crate::support::{
         ScriptedReplica,
         conn::Received,
         engine::COMPLETION,
-        script::{Script, reply, stream},
+        script::{Script, head, reply, stream},
     },
     sse::{DONE, content, delta, finish, role, usage},
     until, words,
@@ -55,10 +55,14 @@ fn by_kind() -> Script {
 }
 
 /// One request of a kind, which leaves where its kind says so.
-async fn one_of_kind(gateway: &TestGateway, kind: &str, n: usize) {
-    let mut call = gateway.start(&Request::stream(&format!("{kind} {n}"))).await;
+async fn one_of_kind(gateway: &TestGateway, replicas: &[ScriptedReplica], kind: &str, n: usize) {
+    let marker = format!("<{kind} {n}>");
+    let mut call = gateway.start(&Request::stream(&marker)).await;
     match kind {
-        "before" => tokio::time::sleep(ms(100)).await,
+        "before" => {
+            let asked = || replicas.iter().any(|replica| replica.posts().iter().any(|post| post.has(&marker)));
+            assert!(until(ms(8000), async || asked()).await, "the engine is asked");
+        }
         "mid" => assert!(call.read_until(ms(8000), |answer| answer.has("\"a\"")).await, "output arrives"),
         _ => call.rest(ms(8000)).await,
     }
@@ -72,7 +76,7 @@ async fn br_087_mixed_outcomes_add_up() {
         replica.plays(by_kind());
     }
     let kinds = ["before", "mid", "reset", "good"];
-    let calls = (0..200).map(|n| one_of_kind(&gateway, kinds[n % 4], n));
+    let calls = (0..200).map(|n| one_of_kind(&gateway, &replicas, kinds[n % 4], n));
 
     futures::iter(calls).buffer_unordered(25).collect::<Vec<()>>().await;
 
@@ -272,9 +276,9 @@ async fn br_120_ttft_is_counted_for_streams_that_delivered_output_only() {
     let (replica, gateway) = pair().await;
     replica.plays(by_kind());
     for n in 0..3 {
-        one_of_kind(&gateway, "good", n).await;
-        one_of_kind(&gateway, "mid", n).await;
-        one_of_kind(&gateway, "before", n).await;
+        one_of_kind(&gateway, std::slice::from_ref(&replica), "good", n).await;
+        one_of_kind(&gateway, std::slice::from_ref(&replica), "mid", n).await;
+        one_of_kind(&gateway, std::slice::from_ref(&replica), "before", n).await;
     }
     replica.plays(reply(500, r#"{"error":{"message":"internal"}}"#));
     assert_eq!(gateway.send(&Request::stream("failed")).await.status, 500);
@@ -327,6 +331,29 @@ async fn plain_answers_are_counted_too() {
     gateway.reaches("gateway_output_tokens_total", &[], 2.0).await;
     gateway.reaches("gateway_cached_tokens_total", &[("source", "reported")], 4.0).await;
     gateway.reaches("gateway_requests_total", &[("model", "m"), ("endpoint", "chat")], 1.0).await;
+}
+
+#[tokio::test]
+async fn a_plain_answer_in_several_writes_is_a_success() {
+    let (replica, gateway) = pair().await;
+    let length = COMPLETION.len().to_string();
+    let head = head(200, &[("content-type", "application/json"), ("content-length", &length)]);
+    replica.plays(Script::new(move |play| {
+        let head = head.clone();
+        async move {
+            play.send(head).await?;
+            for piece in COMPLETION.as_bytes().chunks(100) {
+                play.pause(ms(50)).await?;
+                play.send(piece).await?;
+            }
+            Ok(())
+        }
+    }));
+
+    assert_eq!(gateway.send(&Request::chat("x")).await.text(), COMPLETION);
+
+    gateway.only_outcome("success", 1).await;
+    gateway.reaches("gateway_output_tokens_total", &[], 2.0).await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::support::{
     ms,
     replica::{
         Flavor, ScriptedReplica,
-        script::{LAST, Script, head},
+        script::{LAST, Script, chunk, head},
     },
 };
 
@@ -105,25 +105,34 @@ fn captures() -> Vec<Arc<Capture>> {
     all
 }
 
-/// Where a replayed body is cut.
-#[derive(Clone)]
+/// How a replayed body is cut. Each chunk of the wire reaches the gateway's observer as a piece of its own.
 enum Cuts {
     /// As the engine's socket was read.
     AsRecorded,
-    /// Between these bytes.
-    At(Vec<usize>),
-    /// Between all bytes.
+    /// Into chunks between these bytes, all in one write.
+    Chunks(Vec<usize>),
+    /// Into chunks between these bytes, each in a write of its own after a pause.
+    Writes(Vec<usize>),
+    /// Into chunks of one byte, some of them in each write.
     Everywhere,
 }
 
 impl Cuts {
     fn parse(text: &str) -> Self {
-        match text {
-            "recorded" => Self::AsRecorded,
-            "everywhere" => Self::Everywhere,
-            list => Self::At(list.split(',').map(|cut| cut.parse().unwrap()).collect()),
+        let list = |text: &str| text.split(',').map(|cut| cut.parse().unwrap()).collect();
+        match text.strip_prefix("writes ") {
+            Some(text) => Self::Writes(list(text)),
+            None if text == "recorded" => Self::AsRecorded,
+            None if text == "everywhere" => Self::Everywhere,
+            None => Self::Chunks(list(text)),
         }
     }
+}
+
+fn pieces(body: &[u8], cuts: Vec<usize>) -> Vec<Vec<u8>> {
+    let mut from = 0;
+    let ends = cuts.into_iter().chain([body.len()]);
+    ends.map(|end| chunk(&body[std::mem::replace(&mut from, end)..end])).collect()
 }
 
 /// Plays what the marker in the request's body asks for: `name#cuts`.
@@ -136,31 +145,23 @@ fn replay(captures: &[Arc<Capture>]) -> Script {
             let marker = play.request.json()["replay"].as_str().unwrap_or_default().to_owned();
             let (name, cuts) = marker.split_once('#').unwrap_or_default();
             let Some(capture) = by_name.get(name) else { return play.close() };
-            play.send(&capture.head).await?;
             let body = capture.body.as_slice();
-            match Cuts::parse(cuts) {
-                Cuts::AsRecorded => {
-                    for wire in &capture.wires {
-                        play.send(wire).await?;
-                        play.pause(ms(1)).await?;
-                    }
-                    return Ok(());
-                }
+            let (writes, pause) = match Cuts::parse(cuts) {
+                Cuts::AsRecorded => (capture.wires.iter().map(|wire| wire.clone().into_bytes()).collect(), true),
+                Cuts::Writes(cuts) => (pieces(body, cuts), true),
+                Cuts::Chunks(cuts) => (vec![pieces(body, cuts).concat()], false),
                 Cuts::Everywhere => {
-                    for byte in body.chunks(1) {
-                        play.chunk(byte).await?;
-                    }
+                    (body.chunks(61).map(|run| run.chunks(1).flat_map(chunk).collect()).collect(), false)
                 }
-                Cuts::At(cuts) => {
-                    let mut from = 0;
-                    for cut in cuts.into_iter().chain([body.len()]) {
-                        play.chunk(&body[from..cut]).await?;
-                        play.pause(ms(1)).await?;
-                        from = cut;
-                    }
+            };
+            play.send(&capture.head).await?;
+            for write in &writes {
+                play.send(write).await?;
+                if pause {
+                    play.pause(ms(1)).await?;
                 }
             }
-            play.send(LAST).await
+            if cuts == "recorded" { Ok(()) } else { play.send(LAST).await }
         }
     })
 }
@@ -183,6 +184,12 @@ async fn judge(gateway: &TestGateway, jobs: Vec<(Arc<Capture>, Request, Arc<Vec<
         }
     });
     stream::iter(lanes).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+}
+
+/// Three cuts from a seed: in one write for even seeds, each in its own write for odd ones.
+fn random_split(length: usize, seed: u64) -> String {
+    let cuts = random_cuts(length, seed);
+    if seed % 2 == 0 { cuts } else { format!("writes {cuts}") }
 }
 
 /// Increasing cuts inside a body, from a seed.
@@ -251,7 +258,7 @@ async fn every_cut_of_the_shorter_streams_and_random_cuts_of_the_rest() {
         let cuts: Vec<String> = if length <= EVERY_POSITION {
             (1..length).map(|cut| cut.to_string()).collect()
         } else {
-            (0..RANDOM_SPLITS).map(|seed| random_cuts(length, seed)).collect()
+            (0..RANDOM_SPLITS).map(|seed| random_split(length, seed)).collect()
         };
         let requests = cuts.iter().map(|cuts| capture.request(&format!("{}#{cuts}", capture.name)));
         jobs.extend(requests.map(|request| (capture.clone(), request, want.clone())));
@@ -279,7 +286,7 @@ async fn a_client_that_did_not_ask_misses_the_usage_event_and_nothing_else() {
         if length <= EVERY_POSITION {
             cuts.extend((1..length).map(|cut| cut.to_string()));
         } else {
-            cuts.extend((0..RANDOM_SPLITS).map(|seed| random_cuts(length, seed)));
+            cuts.extend((0..RANDOM_SPLITS).map(|seed| random_split(length, seed)));
         }
         for cuts in cuts {
             silent["replay"] = Value::from(format!("{}#{cuts}", capture.name));
@@ -298,7 +305,7 @@ async fn the_recordings_replay_without_a_gateway() {
     let replica = ScriptedReplica::start();
     replica.plays(replay(&captures));
     for capture in captures.iter().step_by(9) {
-        for cuts in ["recorded", "everywhere", "1", "5,9"] {
+        for cuts in ["recorded", "everywhere", "1", "5,9", "writes 3,4"] {
             let mut call = Call::start(replica.address(), &capture.request(&format!("{}#{cuts}", capture.name))).await;
             call.rest(PATIENCE).await;
             assert_eq!(call.answer.end, Some(End::Clean));

@@ -66,8 +66,7 @@ async fn br_093_the_limit_is_a_504_that_names_itself() {
 #[tokio::test]
 async fn br_093_comments_are_no_first_token() {
     let replica = ScriptedReplica::start();
-    let limits = ["first_token: 800ms", "first_event_hold: 10s"];
-    let config = limits.into_iter().fold(Config::new(std::slice::from_ref(&replica)), Config::timeout);
+    let config = Config::new(std::slice::from_ref(&replica)).timeout("first_token: 800ms");
     let gateway = TestGateway::with(config).await;
     replica.plays(stream(vec![": keep-alive\n\n"; 60]).every(ms(100)));
 

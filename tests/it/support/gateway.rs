@@ -40,13 +40,15 @@ impl TestGateway {
 
     /// With this configuration; only listening.
     pub(crate) async fn unready(config: Config) -> Self {
+        let mut log = String::new();
         for _ in 0..3 {
             let mut process = Process::start(&config, None);
             if process.listens(START).await {
                 return Self { process, config };
             }
+            log = process.program_log();
         }
-        panic!("the gateway does not listen within {START:?}");
+        panic!("the gateway does not listen: {log}");
     }
 
     /// Waits until the gateway is ready and counts every listening replica as up.
