@@ -68,8 +68,7 @@ async fn a_model_that_is_not_served_is_a_404_that_names_it() {
     assert_eq!(error["code"], "model_not_found");
     assert_eq!(error["param"], "model");
     assert!(error["message"].as_str().unwrap().contains("no-such-model"), "{error}");
-    for body in [r#"{"model":5,"messages":[]}"#, r#"{"model":null,"messages":[]}"#, r#"{"model":["m"],"messages":[]}"#]
-    {
+    for body in [r#"{"model":5,"messages":[]}"#, r#"{"model":["m"],"messages":[]}"#] {
         let answer = gateway.send(&Request::body(body)).await;
         assert!([400, 404].contains(&answer.status), "{body}: {}", answer.text());
         json_error(&answer, answer.status);

@@ -1,6 +1,7 @@
 //! Theme cancel: clients that leave stop the engine, clients that stall hold it back, and nothing is dropped.
 //!
-//! All cases of the theme are here, and F24 in `accounting`. BR-085's HTTP/2 reset is here; a half-closed client is served (its rule).
+//! All cases of the theme are here, and F24 in `accounting`. BR-085's HTTP/2 reset is here, and its half-closed client, which
+//! may be served or count as gone.
 
 use std::time::Duration;
 
@@ -230,17 +231,24 @@ async fn br_092_a_huge_event_loses_no_byte() {
 }
 
 #[tokio::test]
-async fn a_half_closed_client_still_gets_its_answer() {
+async fn br_085_a_half_closed_client_is_served_or_counts_as_gone() {
     let (replica, gateway) = pair().await;
-    replica.plays(reply(200, COMPLETION).after(ms(200)));
+    replica.plays(reply(200, COMPLETION).after(ms(700)));
     let call = gateway.start(&Request::chat("x")).await;
-    call.half_close();
+    let post = replica.post(0).await;
 
+    let left = Instant::now();
+    call.half_close();
     let answer = call.finish().await;
 
-    let served = answer.is_good() && answer.text() == COMPLETION;
-    let let_go = answer.status == 0;
-    assert!(served || let_go, "a client that said all and listens is served, or let go at once: {answer:?}");
-    gateway.reaches("gateway_requests_total", &[], 1.0).await;
+    if answer.is_good() {
+        assert_eq!(answer.text(), COMPLETION);
+        gateway.only_outcome("success", 1).await;
+    } else {
+        assert_eq!(answer.status, 0, "no half answer: {answer:?}");
+        let after = closed_after(&post, left).await;
+        assert!(after < PROMPT, "a client that counts as gone stops the engine, and did after {after:?}");
+        gateway.only_outcome("cancelled", 1).await;
+    }
     gateway.idle().await;
 }

@@ -18,7 +18,7 @@ pub(crate) use self::{
 };
 
 /// How long an ordinary answer may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One connection with the answer that is being read.
 pub(crate) struct Call {

@@ -48,6 +48,8 @@ pub(crate) struct Answer {
     arrivals: Vec<(Instant, usize)>,
     method: String,
     rest: Vec<u8>,
+    /// How much of `rest` was used.
+    used: usize,
     part: Part,
 }
 
@@ -57,7 +59,11 @@ impl Answer {
     }
 
     pub(super) fn into_rest(self) -> Vec<u8> {
-        self.rest
+        self.left().to_vec()
+    }
+
+    fn left(&self) -> &[u8] {
+        &self.rest[self.used..]
     }
 
     /// The values of one header, joined with commas; `None` if it is absent.
@@ -114,6 +120,7 @@ impl Answer {
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.rest.drain(..std::mem::take(&mut self.used));
         self.rest.extend_from_slice(bytes);
         while self.part != Part::Done && self.step() {}
     }
@@ -135,14 +142,15 @@ impl Answer {
     }
 
     fn take(&mut self, n: usize) {
-        self.body.extend(self.rest.drain(..n));
+        self.body.extend_from_slice(&self.rest[self.used..self.used + n]);
+        self.used += n;
         self.arrivals.push((Instant::now(), self.body.len()));
     }
 
     fn line(&mut self) -> Option<String> {
-        let at = memchr::memmem::find(&self.rest, b"\r\n")?;
-        let line = String::from_utf8_lossy(&self.rest[..at]).into_owned();
-        self.rest.drain(..at + 2);
+        let at = memchr::memmem::find(self.left(), b"\r\n")?;
+        let line = String::from_utf8_lossy(&self.left()[..at]).into_owned();
+        self.used += at + 2;
         Some(line)
     }
 
@@ -158,8 +166,8 @@ impl Answer {
                 line => line.is_some(),
             },
             Part::UntilClose => {
-                if !self.rest.is_empty() {
-                    self.take(self.rest.len());
+                if !self.left().is_empty() {
+                    self.take(self.left().len());
                 }
                 false
             }
@@ -178,7 +186,7 @@ impl Answer {
     }
 
     fn sized(&mut self, left: usize, part: fn(usize) -> Part, then: Part) -> bool {
-        let n = left.min(self.rest.len());
+        let n = left.min(self.left().len());
         if n == 0 && left > 0 {
             return false;
         }
@@ -198,9 +206,9 @@ impl Answer {
     }
 
     fn head(&mut self) -> bool {
-        let Some(at) = memchr::memmem::find(&self.rest, b"\r\n\r\n") else { return false };
-        let head = String::from_utf8_lossy(&self.rest[..at]).into_owned();
-        self.rest.drain(..at + 4);
+        let Some(at) = memchr::memmem::find(self.left(), b"\r\n\r\n") else { return false };
+        let head = String::from_utf8_lossy(&self.left()[..at]).into_owned();
+        self.used += at + 4;
         let mut lines = head.split("\r\n");
         let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|status| status.parse().ok());
         let Some(status) = status else { return self.finish(End::Cut) };
