@@ -1,8 +1,8 @@
-//! A client connection whose writes may not stall for ever.
+//! A client connection that must speak soon and whose writes may not stall for ever.
 //!
 //! A reader that stops reading keeps the replica's stream, its slot and its KV cache waiting: after the limit the
-//! connection fails, the body is dropped, and with it the charge. Reading is not limited here; hyper limits the head
-//! and the request path limits the body.
+//! connection fails, the body is dropped, and with it the charge. Of reading only the first byte is limited here (the
+//! protocol is not known before it); hyper limits the head and the request path limits the body.
 
 use std::{
     io,
@@ -16,18 +16,21 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// An I/O object with a limit on stalled writes.
+/// An I/O object with limits on its first byte and on stalled writes.
 #[derive(Debug)]
 pub(super) struct Guarded<T> {
     inner: T,
     limit: Duration,
+    /// Until the first byte came.
+    silent: Option<Pin<Box<Sleep>>>,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Guarded<T> {
-    /// Guards `inner`: a write that makes no progress for `limit` fails with `TimedOut`.
-    pub(super) fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, stalled: None }
+    /// Guards `inner`: it fails with `TimedOut` when nothing was read after `first`, or when a write makes no progress
+    /// for `limit`.
+    pub(super) fn new(inner: T, first: Duration, limit: Duration) -> Self {
+        Self { inner, limit, silent: Some(Box::pin(sleep_until(Instant::now() + first))), stalled: None }
     }
 
     /// A write is pending: starts or checks the timer.
@@ -50,7 +53,15 @@ impl<T> Guarded<T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for Guarded<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        match (&read, &mut self.silent) {
+            (Poll::Ready(_), silent) => *silent = None,
+            (Poll::Pending, Some(silent)) if silent.as_mut().poll(cx).is_ready() => {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client sent nothing")));
+            }
+            (Poll::Pending, _) => {}
+        }
+        read
     }
 }
 
@@ -93,7 +104,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_fails_the_write_after_the_limit() {
         let (mut client, server) = duplex(8);
-        let mut guarded = Guarded::new(server, Duration::from_secs(60));
+        let mut guarded = Guarded::new(server, Duration::from_secs(10), Duration::from_secs(60));
         let start = Instant::now();
 
         guarded.write_all(b"12345678").await.unwrap();
@@ -106,9 +117,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_is_closed_and_one_that_spoke_is_not() {
+        let (mut client, server) = duplex(8);
+        let mut guarded = Guarded::new(server, Duration::from_secs(10), Duration::from_secs(60));
+        let start = Instant::now();
+        assert_eq!(guarded.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(start.elapsed().as_secs(), 10);
+
+        let (mut other, server) = duplex(8);
+        let mut guarded = Guarded::new(server, Duration::from_secs(10), Duration::from_secs(60));
+        other.write_all(b"P").await.unwrap();
+        assert_eq!(guarded.read_u8().await.unwrap(), b'P');
+        let later = tokio::time::timeout(Duration::from_secs(100), guarded.read_u8()).await;
+        assert!(later.is_err(), "only the first byte has a limit");
+        drop(client.write_all(b"x").await);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_not_cut_while_it_reads() {
         let (mut client, server) = duplex(1);
-        let mut guarded = Guarded::new(server, Duration::from_secs(60));
+        let mut guarded = Guarded::new(server, Duration::from_secs(10), Duration::from_secs(60));
         let reader = async {
             let mut seen = Vec::new();
             for _ in 0..5 {

@@ -40,6 +40,8 @@ const HANDOVER: usize = 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Concurrent streams of one HTTP/2 connection.
 const H2_STREAMS: u32 = 100;
+/// Bytes buffered of a client's request, and of an answer that it does not read fast enough.
+const BUFFER: usize = 64 << 10;
 /// Request head fields that are parsed at most.
 const HEADER_FIELDS: usize = 128;
 /// Length of the listen queue.
@@ -216,13 +218,14 @@ impl Drop for Counted {
 
 async fn connection(stream: TcpStream, router: Router, counted: Counted, stop: CancellationToken) {
     let timeouts = &counted.shared.server.timeouts;
-    let io = TokioIo::new(Guarded::new(stream, timeouts.client_idle));
+    let io = TokioIo::new(Guarded::new(stream, timeouts.header, timeouts.client_idle));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(timeouts.header)
         .max_headers(HEADER_FIELDS)
+        .max_buf_size(BUFFER)
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS)

@@ -32,8 +32,8 @@ const POOL_IDLE: Duration = Duration::from_secs(4);
 /// Idle connections kept to one replica by one worker.
 const POOL_SIZE: usize = 512;
 
-/// Largest response head that a replica may send, in bytes.
-const RESPONSE_HEAD: usize = 64 << 10;
+/// Bytes read ahead of a slow client, and the largest response head that a replica may send.
+const READ_AHEAD: usize = 64 << 10;
 
 /// Pooled HTTP/1.1 client with a body of shared segments.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl UpstreamClient {
             .pool_idle_timeout(POOL_IDLE)
             .pool_max_idle_per_host(POOL_SIZE)
             .pool_timer(TokioTimer::new())
-            .http1_max_buf_size(RESPONSE_HEAD.max(400 << 10))
+            .http1_max_buf_size(READ_AHEAD)
             .build(https);
         Self { inner }
     }
