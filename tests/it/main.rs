@@ -1,5 +1,34 @@
-//! Integration tests, one binary.
+//! Integration tests: the real binary between scripted replicas and a raw client.
+//!
+//! One module a theme. Case tests carry the id of the report that they were made from (`br_001_...`, `f24_...`).
 
-// Clippy lets tests unwrap, index and panic; helpers of tests count as such only below `cfg(test)`.
+#[cfg(test)]
+mod accounting;
+#[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod byte_identity;
+#[cfg(test)]
+mod cancel;
 #[cfg(test)]
 mod engine;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod headers;
+#[cfg(test)]
+mod health;
+#[cfg(test)]
+mod request_shape;
+#[cfg(test)]
+mod retries;
+#[cfg(test)]
+mod routing;
+#[cfg(test)]
+mod sse;
+#[cfg(test)]
+mod stream_error;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod timeouts;

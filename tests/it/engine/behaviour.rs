@@ -1,6 +1,9 @@
 //! What the engine does with a request over its life: head, prefix, seed, tools, keys.
 
-use gateway::simserver::Flavor;
+use gateway::{
+    simserver::Flavor,
+    simulator::{Timing, timing::Rates},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -34,7 +37,7 @@ async fn vllm_sends_its_head_at_once_and_sglang_with_the_first_token() {
 
         assert!(token.as_millis() >= 100, "{flavor:?} queued for only {token:?}");
         match flavor {
-            Flavor::Vllm => assert!(head * 4 < token, "head after {head:?}, token after {token:?}"),
+            Flavor::Vllm => assert!(head * 2 < token, "head after {head:?}, token after {token:?}"),
             Flavor::Sglang => assert!(head.as_millis() >= 100, "head after {head:?}"),
         }
         first.finish().await;
@@ -46,6 +49,9 @@ async fn a_repeated_prompt_reports_its_whole_blocks_and_comes_sooner() {
     for flavor in [Flavor::Vllm, Flavor::Sglang] {
         let mut config = tiny(flavor);
         config.report_cached_tokens = true;
+        // 3,000 tokens take 300 ms cold, so that a busy machine's delays do not count.
+        let slow = Rates { prefill_tokens_per_second: 10_000.0, ..Rates::default() };
+        config.engine.timing = Timing::Rates(slow);
         let block = config.engine.block_size;
         let engine = start(config).await;
         let body = streamed(chat(&" lighthouse storm".repeat(1000), 2));

@@ -55,7 +55,7 @@ async fn replay(addr: SocketAddr, case: &Case) -> Answer {
 async fn streams(flavor: Flavor, lines: &str) {
     let mut config = tiny(flavor);
     // Slow enough that each token has an event of its own.
-    config.engine.timing = timing(12);
+    config.engine.timing = timing(20);
     let engine = start(config).await;
     for case in cases(lines) {
         let answer = replay(engine.addr, &case).await;
