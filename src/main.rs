@@ -3,7 +3,6 @@
 use std::{io::Write, process::ExitCode};
 
 use clap::Parser;
-
 use gateway::cli::{Cli, Command, check, engine, serve};
 use tracing_subscriber::EnvFilter;
 
