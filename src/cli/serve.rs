@@ -27,8 +27,8 @@ pub struct ServeArgs {
     /// Address of the admin port [default: 127.0.0.1:9090].
     #[arg(long, value_name = "ADDR")]
     admin_listen: Option<SocketAddr>,
-    /// How a replica is chosen: prefix (default), lmetric, least_load,
-    /// `round_robin` or random.
+    /// How a replica is chosen: `prefix` (default), `lmetric`, `least_load`,
+    /// `round_robin` or `random`.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Serve on addresses beyond loopback without keys.

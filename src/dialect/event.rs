@@ -84,20 +84,14 @@ impl<'a> Top<'a> {
             b"object" => self.object_is_error = string_or_skip(at)? == b"error",
             b"delta" => self.delta_has_text = self.delta(at, meaning)?,
             // The Responses and Messages dialects nest usage one level down.
-            b"response" | b"message" => {
-                if at.peek()? == b'{' {
-                    at.object(|inner, at| {
-                        if inner == b"usage" {
-                            merge(&mut meaning.usage, usage(at)?);
-                        } else {
-                            at.skip()?;
-                        }
-                        Some(())
-                    })?;
+            b"response" | b"message" if at.peek()? == b'{' => at.object(|inner, at| {
+                if inner == b"usage" {
+                    merge(&mut meaning.usage, usage(at)?);
                 } else {
                     at.skip()?;
                 }
-            }
+                Some(())
+            })?,
             // TGI's own stream: one token an event.
             b"token" => meaning.output |= at.skip()? != b"null",
             b"generated_text" => meaning.finished |= at.skip()? != b"null",
@@ -212,19 +206,13 @@ fn usage(at: &mut Walk<'_>) -> Option<Option<Usage>> {
                 beside += usage.cached.unwrap_or(0);
             }
             b"cache_creation_input_tokens" => beside += at.number()?.unwrap_or(0),
-            b"prompt_tokens_details" | b"input_tokens_details" => {
-                if at.peek()? == b'{' {
-                    at.object(|key, at| {
-                        let value = at.number()?;
-                        if key == b"cached_tokens" {
-                            usage.cached = value.or(usage.cached);
-                        }
-                        Some(())
-                    })?;
-                } else {
-                    at.skip()?;
+            b"prompt_tokens_details" | b"input_tokens_details" if at.peek()? == b'{' => at.object(|key, at| {
+                let value = at.number()?;
+                if key == b"cached_tokens" {
+                    usage.cached = value.or(usage.cached);
                 }
-            }
+                Some(())
+            })?,
             _ => {
                 at.skip()?;
             }

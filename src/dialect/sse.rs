@@ -27,6 +27,14 @@ pub trait EventSink {
     fn oversize(&mut self) {}
 }
 
+/// What became of a whole event.
+enum Ended {
+    /// It is taken out of the stream.
+    Hidden,
+    /// It goes to the client; first its part from earlier frames that was held.
+    Passed(Option<Bytes>),
+}
+
 /// Incremental scanner of one stream.
 #[derive(Debug)]
 pub struct Scanner {
@@ -115,7 +123,17 @@ impl Scanner {
                 }
             }
             if blank {
-                self.dropped_last = self.complete(frame, event..at, &mut kept, sink, out);
+                match self.complete(frame, event..at, sink) {
+                    Ended::Hidden => {
+                        pass(frame, kept..event, out);
+                        kept = at;
+                        self.dropped_last = true;
+                    }
+                    Ended::Passed(held) => {
+                        out.extend(held);
+                        self.dropped_last = false;
+                    }
+                }
                 event = at;
             }
         }
@@ -123,21 +141,14 @@ impl Scanner {
         progress
     }
 
-    /// An event ended at `range.end`. Returns whether it was taken out of the stream.
-    fn complete(
-        &mut self,
-        frame: &Bytes,
-        range: Range<usize>,
-        kept: &mut usize,
-        sink: &mut impl EventSink,
-        out: &mut Frames,
-    ) -> bool {
+    /// An event ended: `range` of this frame is its last or only piece.
+    fn complete(&mut self, frame: &Bytes, range: Range<usize>, sink: &mut impl EventSink) -> Ended {
         if self.blind {
             self.blind = false;
             sink.oversize();
-            return false;
+            return Ended::Passed(None);
         }
-        let piece = frame.get(range.clone()).unwrap_or_default();
+        let piece = frame.get(range).unwrap_or_default();
         let before = self.carry.len();
         let meaning = if before == 0 {
             read_event(piece, &mut self.scratch, sink)
@@ -147,15 +158,11 @@ impl Scanner {
         };
         self.finish_seen |= meaning.finished;
         let hidden = self.hide_usage && meaning.usage_only && self.passed == 0;
-        if hidden {
-            pass(frame, *kept..range.start, out);
-            *kept = range.end;
-        } else if let Some(held) = self.carry.get(self.passed..before).filter(|held| !held.is_empty()) {
-            out.push(Bytes::copy_from_slice(held));
-        }
+        let held = self.carry.get(self.passed..before).filter(|held| !hidden && !held.is_empty());
+        let held = held.map(Bytes::copy_from_slice);
         self.carry.clear();
         self.passed = 0;
-        hidden
+        if hidden { Ended::Hidden } else { Ended::Passed(held) }
     }
 
     /// Deals with the bytes behind the last whole event of a frame.

@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
 use http_body_util::BodyExt;
@@ -89,15 +90,6 @@ enum Answer {
     Engine(Response<Bytes>, Outcome),
 }
 
-/// The answer to a client, either in the engine's stream or whole.
-#[derive(Debug)]
-pub enum Relayed {
-    /// Head and body of the replica; the body ends the report.
-    Stream(Response<Tap>),
-    /// A whole answer; the report was ended.
-    Whole(Response<Bytes>),
-}
-
 /// One request on its way to the replicas of a pool.
 #[derive(Debug)]
 pub struct Forward<'a> {
@@ -119,7 +111,7 @@ impl Forward<'_> {
         out: Outgoing,
         placement: Placement,
         mut report: Report,
-    ) -> Result<Relayed, (GatewayError, Report)> {
+    ) -> Result<Response<Body>, (GatewayError, Report)> {
         self.pool.retries().deposit(Instant::now());
         let mut last: Option<Refusal> = None;
         for placed in placement.into_iter().take(MAX_ATTEMPTS) {
@@ -147,13 +139,18 @@ impl Forward<'_> {
             Some(Answer::Engine(answer, outcome)) => {
                 report.answered(answer.status().as_u16());
                 report.end(outcome);
-                Ok(Relayed::Whole(answer))
+                Ok(answer.map(Body::from))
             }
             None => Err((no_replica(), report)),
         }
     }
 
-    async fn attempt(&self, out: &Outgoing, placed: &Placed, mut report: Report) -> Result<Relayed, (Refusal, Report)> {
+    async fn attempt(
+        &self,
+        out: &Outgoing,
+        placed: &Placed,
+        mut report: Report,
+    ) -> Result<Response<Body>, (Refusal, Report)> {
         let replica = &placed.member.replica;
         let charge = replica.charge(placed.pick.uncached_tokens);
         self.pool.remember(&out.chain, replica);
@@ -244,7 +241,7 @@ impl Attempt<'_> {
     }
 
     /// A head with a status that is no success.
-    async fn refused(self, response: Response<Incoming>, report: Report) -> Result<Relayed, (Refusal, Report)> {
+    async fn refused(self, response: Response<Incoming>, report: Report) -> Result<Response<Body>, (Refusal, Report)> {
         let (mut head, mut body) = response.into_parts();
         let (whole, rest) = read_error(&mut body).await;
         headers::to_client(&mut head.headers, true);
@@ -256,7 +253,7 @@ impl Attempt<'_> {
                     self.replica.failed(FailureCause::Status5xx, Instant::now());
                 }
                 let upstream = (!ended).then_some(body);
-                Ok(Relayed::Stream(self.relay(head, TapStart::blind(whole, upstream), report)))
+                Ok(self.relay(head, TapStart::blind(whole, upstream), report))
             }
         }
     }
@@ -294,7 +291,11 @@ impl Attempt<'_> {
     }
 
     /// A head with a success status: relayed, for an event stream only after its first event.
-    async fn accepted(mut self, response: Response<Incoming>, report: Report) -> Result<Relayed, (Refusal, Report)> {
+    async fn accepted(
+        mut self,
+        response: Response<Incoming>,
+        report: Report,
+    ) -> Result<Response<Body>, (Refusal, Report)> {
         let (mut head, body) = response.into_parts();
         let encoded = head.headers.contains_key(header::CONTENT_ENCODING);
         let events = headers::is_event_stream(&head.headers);
@@ -309,14 +310,14 @@ impl Attempt<'_> {
                 Observer::Json(Vec::new())
             };
             let start = TapStart { ready: Frames::new(), observer, upstream: Some(body) };
-            return Ok(Relayed::Stream(self.relay(head, start, report)));
+            return Ok(self.relay(head, start, report));
         }
         if encoded {
             let start = TapStart { ready: Frames::new(), observer: Observer::Blind, upstream: Some(body) };
-            return Ok(Relayed::Stream(self.relay(head, start, report)));
+            return Ok(self.relay(head, start, report));
         }
         match self.hold(body, report).await {
-            Held::Release(start, report) => Ok(Relayed::Stream(self.relay(head, start, report))),
+            Held::Release(start, report) => Ok(self.relay(head, start, report)),
             Held::Error(payload, report) => {
                 let code = error_code::status_of(&payload).filter(|code| (400..600).contains(code)).unwrap_or(500);
                 let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -375,7 +376,7 @@ impl Attempt<'_> {
         Held::Release(TapStart { ready, observer: Observer::Events(scanner), upstream: Some(body) }, report)
     }
 
-    fn relay(self, mut head: http::response::Parts, start: TapStart, mut report: Report) -> Response<Tap> {
+    fn relay(self, mut head: http::response::Parts, start: TapStart, mut report: Report) -> Response<Body> {
         if self.out.expose {
             expose(&mut head.headers, self.replica, report.predicted_cached());
         }
@@ -393,7 +394,7 @@ impl Attempt<'_> {
             let client = head.status.is_client_error();
             report.end(if client { Outcome::UpstreamClientError } else { Outcome::UpstreamError });
         }
-        Response::from_parts(head, Tap::new(parts, report))
+        Response::from_parts(head, Body::new(Tap::new(parts, report)))
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
     proxy::{
         auth::Keys,
         directory::Directory,
-        forward::{Forward, ForwardLimits, Outgoing, Relayed},
+        forward::{Forward, ForwardLimits, Outgoing},
         pool::Pool,
         read::{BodyBudget, BodyLease, ReadLimits},
         report::Report,
@@ -68,7 +68,7 @@ struct Arrived {
     headers: HeaderMap,
     query: Option<String>,
     body: Bytes,
-    lease: BodyLease,
+    _lease: BodyLease,
 }
 
 impl Proxy {
@@ -119,12 +119,8 @@ impl Proxy {
             return Err((forward::no_replica().retry_after(pool.retry_after()), report));
         }
         let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
-        let relayed = forward.run(out, placement, report).await?;
-        drop(arrived.lease); // no attempt needs the body any more
-        Ok(match relayed {
-            Relayed::Stream(response) => response.map(Body::new),
-            Relayed::Whole(response) => response.map(Body::from),
-        })
+        // The body's memory is given back when this returns: no attempt needs it any more.
+        forward.run(out, placement, report).await
     }
 
     /// Steps 1 and 2: auth, read.
@@ -143,7 +139,7 @@ impl Proxy {
         let (body, lease) = read::read(body, limits, &self.shared.bodies).await?;
         report.received(Instant::now());
         let query = head.uri.query().map(str::to_owned);
-        Ok(Arrived { endpoint, headers: head.headers, query, body, lease })
+        Ok(Arrived { endpoint, headers: head.headers, query, body, _lease: lease })
     }
 
     /// Steps 3 to 5: scan, admit, key.

@@ -54,12 +54,11 @@ impl<T> Guarded<T> {
 impl<T: AsyncRead + Unpin> AsyncRead for Guarded<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
-        match (&read, &mut self.silent) {
-            (Poll::Ready(_), silent) => *silent = None,
-            (Poll::Pending, Some(silent)) if silent.as_mut().poll(cx).is_ready() => {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client sent nothing")));
-            }
-            (Poll::Pending, _) => {}
+        if read.is_ready() {
+            self.silent = None;
+        } else if let Some(silent) = &mut self.silent {
+            ready!(silent.as_mut().poll(cx));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client sent nothing")));
         }
         read
     }

@@ -111,7 +111,7 @@ fn data_lines_are_joined_and_other_fields_ignored() {
 
 #[test]
 fn an_endless_event_is_relayed_and_given_up() {
-    let mut text = b"data: ".repeat(1).to_vec();
+    let mut text = b"data: ".to_vec();
     text.resize(3 * EVENT_CAP, b'x');
     text.extend_from_slice(b"\n\n");
     text.extend_from_slice(events("\n", &[TEXT]).as_bytes());
