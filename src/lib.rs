@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod dialect;
 pub mod discovery;
 pub mod engine;

@@ -1,9 +1,12 @@
 //! The `gateway` binary: parse, start a runtime, run one command.
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+};
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, check, engine, serve};
+use gateway::cli::{Cli, Command, check, demo, engine, serve};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -14,8 +17,14 @@ const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("GATEWAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let level = if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" };
+    let filter = EnvFilter::try_from_env("GATEWAY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -31,6 +40,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match cli.command {
+            Command::Demo(args) => demo::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Check(args) => Ok(check::run(args)),
             Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),

@@ -1,6 +1,7 @@
 //! Commands: one file each, flags to a typed plan, no logic.
 
 pub mod check;
+pub mod demo;
 pub mod engine;
 pub mod serve;
 
@@ -18,6 +19,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Compare placement with round robin on simulated replicas, then stay up.
+    Demo(demo::DemoArgs),
     /// Route requests to replicas.
     Serve(serve::ServeArgs),
     /// Validate a configuration file and print the effective configuration, secrets masked.
