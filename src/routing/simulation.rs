@@ -185,12 +185,12 @@ impl World {
             homes.entry(prefix).or_insert(pick.view);
         }
         ttfts.sort_by(f64::total_cmp);
-        let quantile = |part: f64| ttfts[(ttfts.len() as f64 * part) as usize] * 1000.0;
+        let quantile = |percent: usize| ttfts[ttfts.len() * percent / 100] * 1000.0;
         Report {
             hit_percent: 100.0 * hit as f64 / all as f64,
-            ttft_p50: quantile(0.5),
-            ttft_p95: quantile(0.95),
-            ttft_p99: quantile(0.99),
+            ttft_p50: quantile(50),
+            ttft_p95: quantile(95),
+            ttft_p99: quantile(99),
             spread: *counts.iter().max().unwrap() as f64 * counts.len() as f64 / scenario.requests as f64,
             homes,
         }
@@ -215,8 +215,8 @@ fn settle(running: &mut Vec<Running>, views: &mut [ReplicaView], now: f64) {
 fn prompt(scenario: &Scenario, prefix: usize, unique: u64) -> (Chain, Vec<u64>) {
     let text = |seed: u64, bytes: usize| -> String {
         let mut rng = Rng(seed);
-        std::iter::repeat_with(|| format!("{:016x}", rng.next())).take(bytes / 16 + 1).collect::<String>()[..bytes]
-            .to_owned()
+        let words = std::iter::repeat_with(|| format!("{:016x}", rng.next())).take(bytes / 16 + 1);
+        words.collect::<String>().chars().take(bytes).collect()
     };
     let head = text(prefix as u64, scenario.prefix_bytes);
     let tail = text(1 << 40 | unique, scenario.suffix_bytes);

@@ -133,7 +133,11 @@ const KEYS: [&str; 8] = ["model", "stream", "stream_options", "max_tokens", "mes
 fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         (0..KEYS.len()).prop_map(|number| format!("\"{}\"", KEYS[number])),
-        (0..KEYS.len()).prop_map(|number| format!("\"\\u{:04x}{}\"", KEYS[number].as_bytes()[0], &KEYS[number][1..])),
+        (0..KEYS.len()).prop_map(|number| format!(
+            "\"\\u{:04x}{}\"",
+            KEYS[number].as_bytes()[0],
+            KEYS[number].split_at(1).1
+        )),
         string(),
     ]
 }
