@@ -194,7 +194,7 @@ async fn judge(gateway: &TestGateway, jobs: Vec<(Arc<Capture>, Request, Arc<Vec<
 /// Three cuts from a seed: in one write for even seeds, each in its own write for odd ones.
 fn random_split(length: usize, seed: u64) -> String {
     let cuts = random_cuts(length, seed);
-    if seed % 2 == 0 { cuts } else { format!("writes {cuts}") }
+    if seed.is_multiple_of(2) { cuts } else { format!("writes {cuts}") }
 }
 
 /// Increasing cuts inside a body, from a seed.
