@@ -82,7 +82,7 @@ async fn f04_a_replica_that_resets_on_accept_costs_one_request_at_most() {
     let (replicas, gateway) = fleet(2).await;
     replicas[0].kill().await;
     replicas[0].set_reset_on_accept(true);
-    replicas[0].restart().await;
+    replicas[0].restart();
 
     let answers = gateway.send_all((0..20).map(|i| Request::chat(&format!("a{i}"))), 1).await;
 

@@ -37,7 +37,7 @@ async fn br_079_starts_with_one_replica_down_and_takes_it_when_it_comes() {
     let answers = gateway.send_all((0..12).map(|i| Request::chat(&format!("r{i}"))), 1).await;
     all_good(&answers, "one replica is enough");
 
-    replicas[1].restart().await;
+    replicas[1].restart();
 
     gateway.reaches("gateway_replica_up", &[], 2.0).await;
     for replica in &replicas {
@@ -59,7 +59,7 @@ async fn br_079_starts_with_no_replica_and_says_so() {
     assert_eq!(gateway.admin("/healthz").await.status, 200, "the process itself is well");
     json_error(&gateway.send(&Request::chat("x")).await, 503);
 
-    replicas[0].restart().await;
+    replicas[0].restart();
     let serves = until(ms(8000), async || gateway.send(&Request::chat("up?")).await.is_good());
     assert!(serves.await, "serves once a replica came up");
     assert_eq!(gateway.admin("/readyz").await.status, 200);
@@ -75,7 +75,7 @@ async fn br_079_flags_only_start_with_no_replica_too() {
     assert!([404, 502, 503].contains(&refused.status), "an error in OpenAI's shape: {}", refused.text());
     json_error(&refused, refused.status);
 
-    replica.restart().await;
+    replica.restart();
 
     let serves = until(ms(8000), async || gateway.send(&Request::chat("up?")).await.is_good());
     assert!(serves.await, "the model is found once its replica came up");
@@ -92,7 +92,7 @@ async fn br_081_dead_pooled_connections_cost_no_request() {
         } else {
             replica.stop().await;
         }
-        replica.restart().await;
+        replica.restart();
         replica.forget();
 
         let answers = gateway.send_all((0..5).map(|i| Request::chat(&format!("req-{round}-{i}-"))), 1).await;

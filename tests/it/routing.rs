@@ -319,7 +319,7 @@ async fn br_073_a_restarted_replica_loses_its_entries() {
     assert!(second.count() >= 3, "the other replica is warm now");
 
     first.set_health(Health::Status(200));
-    first.restart().await;
+    first.restart();
     gateway.reaches("gateway_replica_up", &[], 2.0).await;
     first.forget();
     all_good(&gateway.send_all((6..12).map(|i| Request::chat(&format!("{prompt}{i}"))), 1).await, "both are up");

@@ -46,6 +46,8 @@ struct State {
     probes: Vec<Arc<Received>>,
     conns: Vec<Arc<Conn>>,
     accepting: Option<JoinHandle<()>>,
+    /// Holds the port while nobody listens: connections are refused, and no other test gets the port.
+    reserved: Option<Socket>,
     active: usize,
     peak: usize,
     started: f64,
@@ -73,7 +75,7 @@ impl ScriptedReplica {
 
     /// A replica of this engine and model.
     pub(crate) fn start_as(flavor: Flavor, model: &str) -> Self {
-        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let listener = listening(bound(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap()).unwrap();
         let state = State {
             script: engine::small(),
             gets: HashMap::new(),
@@ -85,6 +87,7 @@ impl ScriptedReplica {
             probes: Vec::new(),
             conns: Vec::new(),
             accepting: None,
+            reserved: None,
             active: 0,
             peak: 0,
             started: seconds_since_epoch(),
@@ -181,19 +184,17 @@ impl ScriptedReplica {
         if let Some(task) = task {
             task.abort();
             assert!(task.await.is_err(), "the accept loop never ends by itself");
+            let reserved = bound(self.address).unwrap();
+            self.state().reserved = Some(reserved);
         }
     }
 
     /// Listens again on the same port, as a new process.
-    pub(crate) async fn restart(&self) {
-        let mut listener = None;
-        let bound = until(ms(3000), async || {
-            listener = listen(self.address).ok();
-            listener.is_some()
-        });
-        assert!(bound.await, "port {} is taken by another socket", self.address);
+    pub(crate) fn restart(&self) {
+        let reserved = self.state().reserved.take();
+        let listener = listening(reserved.unwrap()).unwrap();
         self.state().started = seconds_since_epoch();
-        self.accept_from(listener.unwrap());
+        self.accept_from(listener);
     }
 
     /// Whether it listens.
@@ -284,11 +285,15 @@ impl Drop for Playing {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bound(address: SocketAddr) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn listening(socket: Socket) -> std::io::Result<TcpListener> {
     socket.listen(4096)?;
     TcpListener::from_std(socket.into())
 }
