@@ -1,12 +1,10 @@
 //! Gateway: one binary in front of a team's vLLM and SGLang replicas.
 //!
-//! A request meets the modules in this order: [`types`] are the words all share.
+//! A request meets the modules in this order: [`types`] are the words all share; [`dialect`] finds the fields of its body
+//! and splices changes into it; [`prompt`] makes the chain of block hashes of its prompt; [`routing`] ranks the replicas.
 
-/// What clients speak: body scan, splices.
 pub mod dialect;
 pub mod error;
-/// From a body to the chain of block hashes of its prompt.
 pub mod prompt;
-/// Where a request goes: prefix index and policies.
 pub mod routing;
 pub mod types;

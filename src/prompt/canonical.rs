@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::chain::{Chain, ChainSeed, Hasher};
 use crate::dialect::{
     Fields, Span,
-    json::{Cursor, Kind, ScanError, id, inside, unescape},
+    json::{Cursor, Ids, Kind, ScanError, inside, unescape},
     scan::key_bytes,
 };
 use crate::types::Endpoint;
@@ -293,14 +293,12 @@ const IDS: usize = 64;
 /// Puts token ids as four bytes each, up to the end of the array or something that is no plain id. True if more follows.
 fn ids<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, out: &mut Hasher) -> Result<bool, ScanError> {
     let mut buffer = [0; IDS * 4];
+    let plain = Ids::new(body, cursor.offset());
     loop {
         let mut used = 0;
         let mut at = cursor.offset();
         for place in buffer.chunks_exact_mut(4) {
-            let Some((value, length, next)) = id(body, at) else { break };
-            if body.get(at + length) != Some(&b',') {
-                break;
-            }
+            let Some((value, next)) = plain.next(at) else { break };
             place.copy_from_slice(&value.to_le_bytes());
             used += 4;
             at = next;
