@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memrchr};
 
+use super::ids::{Ids, LIST_CHUNK, is_list};
+
 /// Deepest nesting of arrays and objects. `serde_json` stops at the same depth; no chat body comes near it.
 pub const MAX_DEPTH: u32 = 127;
 
@@ -357,7 +359,7 @@ fn escape_length(text: &[u8]) -> Option<usize> {
     }
 }
 
-fn digits(text: &[u8], from: usize) -> usize {
+pub(super) fn digits(text: &[u8], from: usize) -> usize {
     text.get(from..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
@@ -385,77 +387,6 @@ fn number_length(text: &[u8]) -> Option<usize> {
         at += 1 + sign + exponent;
     }
     Some(at)
-}
-
-/// Bytes of a list of numbers that are checked at once.
-const LIST_CHUNK: usize = 256;
-
-/// Whether all bytes but the first and the last could stand where they stand in `1,22,333` or `1, 22, 333`.
-///
-/// Looks only at neighbours and has no early exit, so that it is vectorised.
-fn is_list(window: &[u8]) -> bool {
-    let digit = |byte: u8| byte.wrapping_sub(b'0') < 10;
-    let bad = window.windows(3).fold(false, |bad, triple| {
-        let [before, byte, after] = *triple else { return true };
-        let number = digit(byte) & (digit(after) | (after == b','));
-        let comma = (byte == b',') & (digit(after) | (after == b' '));
-        let space = (byte == b' ') & (before == b',') & digit(after);
-        let leading_zero = (byte == b'0') & !digit(before) & digit(after);
-        bad | leading_zero | !(number | comma | space)
-    });
-    !bad
-}
-
-/// Reads plain whole numbers of a list whose separators all look like its first one: `,` or `, `.
-///
-/// Works on eight bytes at once, without a branch on the number of digits and with one load a number: a loop over
-/// digits costs a wrongly predicted branch a number. What it does not read needs a closer look; it is not an error.
-#[derive(Debug, Clone, Copy)]
-pub struct Ids<'a> {
-    text: &'a [u8],
-    separator: u64,
-    mask: u64,
-    width: usize,
-}
-
-const LOW_BITS: u64 = 0x0101_0101_0101_0101;
-
-impl<'a> Ids<'a> {
-    /// A reader for the list that goes on at `at` with a number.
-    #[must_use]
-    pub fn new(text: &'a [u8], at: usize) -> Self {
-        let start = text.get(at..).unwrap_or_default();
-        match start.get(digits(start, 0)..) {
-            Some([b',', b' ', ..]) => {
-                Self { text, separator: u64::from_le_bytes(*b", \0\0\0\0\0\0"), mask: 0xffff, width: 2 }
-            }
-            _ => Self { text, separator: u64::from(b','), mask: 0xff, width: 1 },
-        }
-    }
-
-    /// The number at `at` and the offset behind its separator. `None` if there is anything else: a number of more than
-    /// seven digits, the last number, another separator.
-    #[inline]
-    #[must_use]
-    pub fn next(&self, at: usize) -> Option<(u32, usize)> {
-        let window = u64::from_le_bytes(*self.text.get(at..)?.first_chunk::<8>()?);
-        // A byte is a digit if xor with '0' leaves less than ten: adding 0x76 then leaves its top bit clear.
-        let nibbles = window ^ (LOW_BITS * 0x30);
-        let other = (((nibbles & (LOW_BITS * 0x7f)) + LOW_BITS * 0x76) | nibbles) & (LOW_BITS * 0x80);
-        let bits = other.trailing_zeros() & !7;
-        let leading_zero = (nibbles & 0xff == 0) & (bits > 8);
-        if bits == 0 || bits > 56 || leading_zero || (window >> bits) & self.mask != self.separator {
-            return None;
-        }
-        Some((eight_digits(nibbles << (64 - bits)), at + bits as usize / 8 + self.width))
-    }
-}
-
-/// Value of eight decimal digits, the first in the lowest byte.
-const fn eight_digits(nibbles: u64) -> u32 {
-    let pairs = (nibbles.wrapping_mul(10)).wrapping_add(nibbles >> 8) & 0x00ff_00ff_00ff_00ff;
-    let fours = (pairs.wrapping_mul(100)).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
-    (fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff) as u32
 }
 
 /// Calls `put` with the unescaped bytes of a string's inside, in pieces; pieces without escapes are not copied.
@@ -541,22 +472,6 @@ pub fn text(value: &[u8]) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_of_every_length_are_read() {
-        let next = |text: &str| Ids::new(text.as_bytes(), 0).next(0);
-        for (text, value, next_at) in
-            [("0,11111111", 0, 2), ("7, 111111", 7, 3), ("1234567,1", 1_234_567, 8), ("123456, 1", 123_456, 8)]
-        {
-            assert_eq!(next(text), Some((value, next_at)), "{text}");
-        }
-        for text in
-            ["01,11111111", "-1,1111111", "12345678,1", "1,2", "", "x,1111111", ",11111111", "50256]xxxxx", "1 ,111111"]
-        {
-            assert_eq!(next(text), None, "{text}");
-        }
-        assert_eq!(Ids::new(b"1, 2,33333333", 0).next(3), None, "another separator");
-    }
 
     #[test]
     fn lists_longer_than_a_chunk_are_judged_like_short_ones() {

@@ -3,6 +3,7 @@
 //! No body is ever parsed into a tree and written again: [`scan()`] finds byte spans, [`Splices`] replaces spans.
 //! Source: DESIGN section 1, rules 1 to 3.
 
+pub mod ids;
 pub mod json;
 pub mod scan;
 pub mod splice;
