@@ -54,21 +54,28 @@ impl<'a> Ids<'a> {
         }
     }
 
-    /// The number at `at` and the offset behind its separator. `None` if there is anything else: a number of more than
-    /// seven digits, the last number, another separator.
-    #[inline]
+    /// The offset behind the separator of the number at `at`. `None` if there is anything else: a number of more than
+    /// seven digits or with a leading zero, the last number, another separator.
     #[must_use]
-    pub fn next(&self, at: usize) -> Option<(u32, usize)> {
+    pub fn skip(&self, at: usize) -> Option<usize> {
+        let (_, next) = self.next(at)?;
+        let leading_zero = self.text.get(at) == Some(&b'0') && next > at + 1 + self.width;
+        (!leading_zero).then_some(next)
+    }
+
+    /// The digits of the number at `at`, for [`eight_digits`], and the offset behind its separator.
+    #[inline]
+    fn next(&self, at: usize) -> Option<(u64, usize)> {
         let window = u64::from_le_bytes(*self.text.get(at..)?.first_chunk::<8>()?);
         // A byte is a digit if xor with '0' leaves less than ten: adding 0x76 then leaves its top bit clear.
         let nibbles = window ^ (LOW_BITS * 0x30);
         let other = (((nibbles & (LOW_BITS * 0x7f)) + LOW_BITS * 0x76) | nibbles) & (LOW_BITS * 0x80);
-        let bits = other.trailing_zeros() & !7;
-        let leading_zero = (nibbles & 0xff == 0) & (bits > 8);
-        if bits == 0 || bits > 56 || leading_zero || (window >> bits) & self.mask != self.separator {
+        // The top bit stands for "none of the eight": its byte is a digit then, and no separator.
+        let bits = (other | 1 << 63).trailing_zeros() & !7;
+        if bits == 0 || (window >> bits) & self.mask != self.separator {
             return None;
         }
-        Some((eight_digits(nibbles << (64 - bits)), at + bits as usize / 8 + self.width))
+        Some((nibbles << (64 - bits), at + bits as usize / 8 + self.width))
     }
 }
 
@@ -91,11 +98,11 @@ struct Lane {
     at: usize,
     end: usize,
     used: usize,
-    ids: [[u8; 4]; LANE_IDS],
+    digits: [u64; LANE_IDS],
 }
 
 impl Lane {
-    const EMPTY: Self = Self { at: 0, end: 0, used: 0, ids: [[0; 4]; LANE_IDS] };
+    const EMPTY: Self = Self { at: 0, end: 0, used: 0, digits: [0; LANE_IDS] };
 
     /// Reads one number if this lane has one left. False if there is something else.
     #[inline]
@@ -103,11 +110,22 @@ impl Lane {
         if self.at >= self.end {
             return true;
         }
-        let (Some((value, next)), Some(place)) = (ids.next(self.at), self.ids.get_mut(self.used)) else { return false };
-        *place = value.to_le_bytes();
+        let (Some((value, next)), Some(place)) = (ids.next(self.at), self.digits.get_mut(self.used)) else {
+            return false;
+        };
+        *place = value;
         self.used += 1;
         self.at = next;
         true
+    }
+
+    /// Calls `put` with what was read. Numbers are made here and not while reading, so that it is vectorised.
+    fn give(&self, put: &mut impl FnMut(&[u8])) {
+        let mut ids = [[0; 4]; LANE_IDS];
+        for (id, digits) in ids.iter_mut().zip(self.digits.get(..self.used).unwrap_or_default()) {
+            *id = eight_digits(*digits).to_le_bytes();
+        }
+        put(ids.get(..self.used).unwrap_or_default().as_flattened());
     }
 }
 
@@ -118,7 +136,7 @@ pub fn plain_ids(text: &[u8], mut at: usize, mut put: impl FnMut(&[u8])) -> usiz
     let mut lanes = [Lane::EMPTY; 4];
     while let Some(end) = four(&ids, &mut lanes, at) {
         for lane in &lanes {
-            put(lane.ids.get(..lane.used).unwrap_or_default().as_flattened());
+            lane.give(&mut put);
         }
         at = end;
     }
@@ -126,7 +144,7 @@ pub fn plain_ids(text: &[u8], mut at: usize, mut put: impl FnMut(&[u8])) -> usiz
     loop {
         *lane = Lane { at, end: usize::MAX, used: 0, ..*lane };
         while lane.step(&ids) {}
-        put(lane.ids.get(..lane.used).unwrap_or_default().as_flattened());
+        lane.give(&mut put);
         at = lane.at;
         if lane.used < LANE_IDS {
             return at;
@@ -161,7 +179,7 @@ fn together(ids: &Ids<'_>, lanes: &mut [Lane; 4]) {
     let [first, second, third, fourth] = lanes;
     let (mut a, mut b, mut c, mut d) = (first.at, second.at, third.at, fourth.at);
     let mut count = 0;
-    let places = first.ids.iter_mut().zip(&mut second.ids).zip(third.ids.iter_mut().zip(&mut fourth.ids));
+    let places = first.digits.iter_mut().zip(&mut second.digits).zip(third.digits.iter_mut().zip(&mut fourth.digits));
     for ((in_first, in_second), (in_third, in_fourth)) in places {
         if a >= first.end || b >= second.end || c >= third.end || d >= fourth.end {
             break;
@@ -170,10 +188,10 @@ fn together(ids: &Ids<'_>, lanes: &mut [Lane; 4]) {
         else {
             break;
         };
-        (*in_first, a) = (one.0.to_le_bytes(), one.1);
-        (*in_second, b) = (two.0.to_le_bytes(), two.1);
-        (*in_third, c) = (three.0.to_le_bytes(), three.1);
-        (*in_fourth, d) = (four.0.to_le_bytes(), four.1);
+        (*in_first, a) = one;
+        (*in_second, b) = two;
+        (*in_third, c) = three;
+        (*in_fourth, d) = four;
         count += 1;
     }
     for (lane, at) in lanes.iter_mut().zip([a, b, c, d]) {
@@ -189,17 +207,17 @@ mod tests {
 
     #[test]
     fn ids_of_every_length_are_read() {
-        let next = |text: &str| Ids::new(text.as_bytes(), 0).next(0);
+        let next = |text: &str| Ids::new(text.as_bytes(), 0).next(0).map(|(digits, next)| (eight_digits(digits), next));
         for (text, value, next_at) in
             [("0,11111111", 0, 2), ("7, 111111", 7, 3), ("1234567,1", 1_234_567, 8), ("123456, 1", 123_456, 8)]
         {
             assert_eq!(next(text), Some((value, next_at)), "{text}");
         }
-        for text in
-            ["01,11111111", "-1,1111111", "12345678,1", "1,2", "", "x,1111111", ",11111111", "50256]xxxxx", "1 ,111111"]
-        {
+        for text in ["-1,1111111", "12345678,1", "1,2", "", "x,1111111", ",11111111", "50256]xxxxx", "1 ,111111"] {
             assert_eq!(next(text), None, "{text}");
         }
+        let skip = |text: &str| Ids::new(text.as_bytes(), 0).skip(0);
+        assert_eq!([skip("01,1111111"), skip("0,11111111"), skip("10, 1111111")], [None, Some(2), Some(4)]);
         assert_eq!(Ids::new(b"1, 2,33333333", 0).next(3), None, "another separator");
     }
 

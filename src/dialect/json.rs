@@ -272,7 +272,7 @@ impl<'a> Cursor<'a> {
         self.at = memrchr(b',', passed).map_or(start, |comma| start + comma + 1);
         self.space();
         let ids = Ids::new(self.text, self.at);
-        while let Some((_, next)) = ids.next(self.at) {
+        while let Some(next) = ids.skip(self.at) {
             self.at = next;
         }
         self.space();
