@@ -31,6 +31,9 @@ use crate::{
 /// Bytes that are enough for one write: no more is waited for.
 const BATCH: usize = 16 << 10;
 
+/// Looks for more before frames are passed on.
+const LOOKS: u8 = 2;
+
 /// Longest non-streaming answer that is kept to read its usage.
 const ANSWER_CAP: usize = 4 << 20;
 
@@ -300,20 +303,22 @@ impl Body for Tap {
 /// hyper's connection hands over one chunk each time it runs, so chunks that arrived together would leave in a write
 /// each, which costs twice what the rest of the relay does. So after a frame the task lets the connection run once
 /// more, and passes on what it has when nothing new came: a round of the scheduler, no timer, and never more than
-/// [`BATCH`].
+/// [`BATCH`]. hyper's server polls a pending body twice before it yields, hence [`LOOKS`].
 #[derive(Debug, Default)]
 struct Ready {
     frames: VecDeque<Bytes>,
     bytes: usize,
     /// Bytes that were there at the last look.
     seen: usize,
+    /// Looks without anything new.
+    idle: u8,
 }
 
 impl Ready {
     fn new(frames: Frames) -> Self {
         let bytes = frames.iter().map(Bytes::len).sum();
         // What was read while the head was held goes with the head.
-        Self { frames: frames.into_iter().collect(), bytes, seen: bytes }
+        Self { frames: frames.into_iter().collect(), bytes, seen: bytes, idle: LOOKS }
     }
 
     fn push(&mut self, frame: Bytes) {
@@ -325,11 +330,14 @@ impl Ready {
         frames.into_iter().for_each(|frame| self.push(frame));
     }
 
-    /// Whether something new came since the last look.
+    /// Whether to look once more before passing on what is here.
     fn linger(&mut self) -> bool {
-        let new = self.bytes > self.seen;
-        self.seen = self.bytes;
-        new
+        if self.bytes > self.seen {
+            self.seen = self.bytes;
+            self.idle = 0;
+        }
+        self.idle = self.idle.saturating_add(1);
+        self.bytes > 0 && self.idle <= LOOKS
     }
 
     /// The next frame: a large one as it is, small ones as one.

@@ -42,8 +42,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const H2_STREAMS: u32 = 100;
 /// Bytes buffered of a client's request, and of an answer that it does not read fast enough.
 const BUFFER: usize = 64 << 10;
-/// Request head fields that are parsed at most.
-const HEADER_FIELDS: usize = 128;
 /// Length of the listen queue.
 const BACKLOG: i32 = 1024;
 
@@ -224,7 +222,6 @@ async fn connection(stream: TcpStream, router: Router, counted: Counted, stop: C
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(timeouts.header)
-        .max_headers(HEADER_FIELDS)
         .max_buf_size(BUFFER)
         .http2()
         .timer(TokioTimer::new())
