@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memrchr};
+
+use super::ids::{Ids, LIST_CHUNK, is_list};
 
 /// Deepest nesting of arrays and objects. `serde_json` stops at the same depth; no chat body comes near it.
 pub const MAX_DEPTH: u32 = 127;
@@ -81,13 +83,20 @@ impl Open {
 pub struct Cursor<'a> {
     text: &'a [u8],
     at: usize,
+    strict: bool,
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at `at`.
+    /// A cursor at `at`, for text that a strict one has accepted: the inside of strings is not looked at again.
     #[must_use]
     pub const fn new(text: &'a [u8], at: usize) -> Self {
-        Self { text, at }
+        Self { text, at, strict: false }
+    }
+
+    /// A cursor at `at` that checks everything.
+    #[must_use]
+    pub const fn strict(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, strict: true }
     }
 
     /// The offset of the next byte.
@@ -252,10 +261,18 @@ impl<'a> Cursor<'a> {
     ///
     /// Token-id prompts are megabytes of these. Anything unusual stops it and is left to [`Cursor::scalar`].
     fn numbers(&mut self) {
-        while let Some((_, length, next)) = id(self.text, self.at) {
-            if self.text.get(self.at + length) != Some(&b',') {
-                break;
-            }
+        let start = self.at;
+        while let Some(window) = self.text.get(self.at.saturating_sub(1)..=self.at + LIST_CHUNK)
+            && is_list(window)
+        {
+            self.at += LIST_CHUNK;
+        }
+        // The last chunk may have ended inside a number.
+        let passed = self.text.get(start..self.at).unwrap_or_default();
+        self.at = memrchr(b',', passed).map_or(start, |comma| start + comma + 1);
+        self.space();
+        let ids = Ids::new(self.text, self.at);
+        while let Some(next) = ids.skip(self.at) {
             self.at = next;
         }
         self.space();
@@ -264,25 +281,28 @@ impl<'a> Cursor<'a> {
     /// Skips a string, the cursor being at its opening quote.
     ///
     /// # Errors
-    /// If it does not end, or holds a control character or a bad escape.
+    /// If it does not end; for a strict cursor also if it holds a control character or a bad escape.
     pub fn string(&mut self) -> Result<(), ScanError> {
-        self.at += 1;
+        let start = self.at + 1;
+        let mut end = start;
         loop {
-            let rest = self.text.get(self.at..).unwrap_or_default();
-            let Some(length) = memchr2(b'"', b'\\', rest) else {
+            let rest = self.text.get(end..).unwrap_or_default();
+            let Some(length) = memchr(b'"', rest) else {
                 self.at = self.text.len();
                 return Err(self.error("the string does not end"));
             };
-            let (plain, rest) = rest.split_at_checked(length).unwrap_or_default();
-            if has_control(plain) {
-                return Err(self.error("control character inside a string"));
-            }
-            self.at += length;
-            if let Some(b'"') = rest.first() {
-                self.at += 1;
+            end += length;
+            let inside = self.text.get(start..end).unwrap_or_default();
+            // A quote after an odd number of backslashes is escaped.
+            let backslashes = inside.iter().rev().take_while(|byte| **byte == b'\\').count();
+            end += 1;
+            if backslashes.is_multiple_of(2) {
+                if self.strict {
+                    check_string(inside).map_err(|error| ScanError { offset: start + error.offset, ..error })?;
+                }
+                self.at = end;
                 return Ok(());
             }
-            self.at += escape_length(rest).ok_or_else(|| self.error("bad escape inside a string"))?;
         }
     }
 
@@ -313,6 +333,23 @@ fn has_control(text: &[u8]) -> bool {
     text.chunks(512).any(|chunk| chunk.iter().fold(u8::MAX, |low, byte| low.min(*byte)) < 0x20)
 }
 
+/// Checks the inside of a string; offsets are from its start.
+fn check_string(inside: &[u8]) -> Result<(), ScanError> {
+    if has_control(inside) {
+        let offset = inside.iter().position(|byte| *byte < 0x20).unwrap_or(0);
+        return Err(ScanError { offset, what: "control character inside a string" });
+    }
+    let mut offset = 0;
+    while let Some(rest) = inside.get(offset..)
+        && let Some(length) = memchr(b'\\', rest)
+    {
+        offset += length;
+        let escape = rest.get(length..).and_then(escape_length);
+        offset += escape.ok_or(ScanError { offset, what: "bad escape inside a string" })?;
+    }
+    Ok(())
+}
+
 /// Length of the escape at the start of `text`, if it is one.
 fn escape_length(text: &[u8]) -> Option<usize> {
     match text.get(1)? {
@@ -322,7 +359,7 @@ fn escape_length(text: &[u8]) -> Option<usize> {
     }
 }
 
-fn digits(text: &[u8], from: usize) -> usize {
+pub(super) fn digits(text: &[u8], from: usize) -> usize {
     text.get(from..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
@@ -350,37 +387,6 @@ fn number_length(text: &[u8]) -> Option<usize> {
         at += 1 + sign + exponent;
     }
     Some(at)
-}
-
-const LOW_BITS: u64 = 0x0101_0101_0101_0101;
-
-/// A plain whole number of at most seven digits at `at`: value, digits, and where the next element starts.
-///
-/// Works on eight bytes at once, without a branch on the number of digits: a loop over digits costs one wrongly
-/// predicted branch a number. `None` means: look more closely. The next element is assumed to follow `,` or `, `.
-#[must_use]
-pub fn id(text: &[u8], at: usize) -> Option<(u32, usize, usize)> {
-    let window = u64::from_le_bytes(text.get(at..)?.first_chunk::<8>().copied()?);
-    // A byte is a digit if xor with '0' leaves less than ten: adding 0x76 then leaves its top bit clear.
-    let nibbles = window ^ (LOW_BITS * 0x30);
-    let other = (((nibbles & (LOW_BITS * 0x7f)) + LOW_BITS * 0x76) | nibbles) & (LOW_BITS * 0x80);
-    if other == 0 {
-        return None;
-    }
-    let bits = other.trailing_zeros() & !7;
-    let length = bits as usize / 8;
-    if length == 0 || (length > 1 && nibbles & 0xff == 0) {
-        return None;
-    }
-    let space = text.get(at + length + 1) == Some(&b' ');
-    Some((eight_digits(nibbles << (64 - bits)), length, at + length + 1 + usize::from(space)))
-}
-
-/// Value of eight decimal digits, the first in the lowest byte.
-const fn eight_digits(nibbles: u64) -> u32 {
-    let pairs = (nibbles.wrapping_mul(10)).wrapping_add(nibbles >> 8) & 0x00ff_00ff_00ff_00ff;
-    let fours = (pairs.wrapping_mul(100)).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
-    (fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff) as u32
 }
 
 /// Calls `put` with the unescaped bytes of a string's inside, in pieces; pieces without escapes are not copied.
@@ -468,18 +474,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_every_length_are_read() {
-        for (text, value, length) in
-            [("0,11111111", 0, 1), ("7, 111111", 7, 1), ("1234567,1", 1_234_567, 7), ("50256]xxxxx", 50_256, 5)]
-        {
-            assert_eq!(
-                id(text.as_bytes(), 0).map(|(value, length, _)| (value, length)),
-                Some((value, length)),
-                "{text}"
-            );
+    fn lists_longer_than_a_chunk_are_judged_like_short_ones() {
+        let list = |number: &str, separator: &str| format!("[{}5]", format!("{number}{separator}").repeat(400));
+        let good = |text: &str| Cursor::strict(text.as_bytes(), 0).value().is_ok_and(|span| span.end == text.len());
+
+        for separator in [",", ", ", " , ", ",\n  "] {
+            for number in ["7", "0", "12345", "123456789012", "-1", "1.5", "\"x\"", "[1,2]", "null"] {
+                assert!(good(&list(number, separator)), "{number:?} {separator:?}");
+            }
+            for number in ["01", "1 2", "", "-", "1,", "x", "1."] {
+                assert!(!good(&list(number, separator)), "{number:?} {separator:?}");
+            }
         }
-        for text in ["01,11111111", "-1,1111111", "12345678,1", "1,2", "", "x,1111111", ",11111111"] {
-            assert_eq!(id(text.as_bytes(), 0), None, "{text}");
+        for cut in 0..700 {
+            let text = list("12345", ",");
+            assert!(Cursor::strict(text.split_at(cut).0.as_bytes(), 0).value().is_err(), "cut at {cut}");
+            let wrong =
+                text.bytes().enumerate().map(|(at, byte)| if at == cut + 1 { b';' } else { byte }).collect::<Vec<_>>();
+            assert!(Cursor::strict(&wrong, 0).value().is_err(), "wrong byte at {cut}");
         }
     }
 

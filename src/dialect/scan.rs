@@ -119,7 +119,7 @@ pub fn scan(body: &[u8]) -> Result<Fields, ScanError> {
     if let Err(error) = std::str::from_utf8(body) {
         return Err(ScanError { offset: error.valid_up_to(), what: "not UTF-8" });
     }
-    let mut cursor = Cursor::new(body, if body.starts_with(MARK) { MARK.len() } else { 0 });
+    let mut cursor = Cursor::strict(body, if body.starts_with(MARK) { MARK.len() } else { 0 });
     cursor.space();
     if cursor.kind() != Kind::Object {
         return Err(cursor.error("expected a JSON object"));

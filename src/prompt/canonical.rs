@@ -11,7 +11,8 @@ use xxhash_rust::xxh3::Xxh3;
 use super::chain::{Chain, ChainSeed, Hasher};
 use crate::dialect::{
     Fields, Span,
-    json::{Cursor, Kind, ScanError, id, inside, unescape},
+    ids::plain_ids,
+    json::{Cursor, Kind, ScanError, inside, unescape},
     scan::key_bytes,
 };
 use crate::types::Endpoint;
@@ -287,38 +288,18 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Ids collected before they are put.
-const IDS: usize = 64;
-
 /// Puts token ids as four bytes each, up to the end of the array or something that is no plain id. True if more follows.
 fn ids<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, out: &mut Hasher) -> Result<bool, ScanError> {
-    let mut buffer = [0; IDS * 4];
-    loop {
-        let mut used = 0;
-        let mut at = cursor.offset();
-        for place in buffer.chunks_exact_mut(4) {
-            let Some((value, length, next)) = id(body, at) else { break };
-            if body.get(at + length) != Some(&b',') {
-                break;
-            }
-            place.copy_from_slice(&value.to_le_bytes());
-            used += 4;
-            at = next;
-        }
-        out.put(buffer.get(..used).unwrap_or_default());
-        *cursor = Cursor::new(body, at);
-        if used == buffer.len() {
-            continue;
-        }
-        cursor.space();
-        let kind = cursor.kind();
-        let value = cursor.value()?;
-        match std::str::from_utf8(value.of(body)).ok().and_then(|text| text.parse::<u32>().ok()) {
-            Some(value) if kind == Kind::Scalar => out.put(&value.to_le_bytes()),
-            _ => compact(body, value, out),
-        }
-        return cursor.more(b']');
+    let at = plain_ids(body, cursor.offset(), |piece| out.put(piece));
+    cursor.skip(at - cursor.offset());
+    cursor.space();
+    let kind = cursor.kind();
+    let value = cursor.value()?;
+    match std::str::from_utf8(value.of(body)).ok().and_then(|text| text.parse::<u32>().ok()) {
+        Some(value) if kind == Kind::Scalar => out.put(&value.to_le_bytes()),
+        _ => compact(body, value, out),
     }
+    cursor.more(b']')
 }
 
 /// Digest of one member, for sums that do not depend on order.

@@ -153,14 +153,14 @@ impl Forward<'_> {
     ) -> Result<Response<Body>, (Refusal, Report)> {
         let replica = &placed.member.replica;
         let charge = replica.charge(placed.pick.uncached_tokens);
-        self.pool.remember(&out.chain, replica);
+        let remembered = self.pool.remember(&out.chain, replica);
         let request = match self.request(out, replica, &report) {
             Ok(request) => request,
             Err(error) => return Err((Refusal { answer: Answer::Error(error), retry: None }, report)),
         };
         let sent = Instant::now();
         report.dispatched(placed, sent);
-        let attempt = Attempt { forward: self, out, replica, charge, sent };
+        let attempt = Attempt { forward: self, out, replica, charge, remembered, sent };
         let limit = sent + if out.stream { self.limits.tap.first_token } else { self.limits.tap.total };
         match timeout_at(limit, self.client.send(request)).await {
             Err(_) => Err((attempt.timed_out(), report)),
@@ -213,13 +213,15 @@ struct Attempt<'a> {
     out: &'a Outgoing,
     replica: &'a Arc<Replica>,
     charge: InFlight,
+    /// Blocks that the index noted as new here.
+    remembered: u32,
     sent: Instant,
 }
 
 impl Attempt<'_> {
     /// The request never ran here: the replica does not hold its prompt.
     fn forget(&self) {
-        self.forward.pool.forget(&self.out.chain, self.replica);
+        self.forward.pool.forget(&self.out.chain, self.remembered, self.replica);
     }
 
     fn transport(&self, error: hyper_util::client::legacy::Error) -> Refusal {

@@ -167,6 +167,12 @@ impl Pool {
         self.policy.needs_chain()
     }
 
+    /// Name of its policy.
+    #[must_use]
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
     /// Learned bytes of prompt to a token.
     #[must_use]
     pub fn bytes_per_token(&self) -> f32 {
@@ -226,18 +232,21 @@ impl Pool {
             .collect()
     }
 
-    /// Notes that `replica` will hold the prompt: at dispatch, so that siblings of a burst land together.
-    pub fn remember(&self, chain: &Chain, replica: &Replica) {
-        if self.needs_chain() {
-            let new = self.index.insert(chain, replica.slot(), replica.generation(), replica.clock());
-            replica.advance_clock(new);
+    /// Notes that `replica` will hold the prompt: at dispatch, so that siblings of a burst land together. Gives the
+    /// blocks that are new to it.
+    pub fn remember(&self, chain: &Chain, replica: &Replica) -> u32 {
+        if !self.needs_chain() {
+            return 0;
         }
+        let new = self.index.insert(chain, replica.slot(), replica.generation(), replica.clock());
+        replica.advance_clock(new);
+        new
     }
 
-    /// Takes back what `remember` noted: the replica never saw the prompt.
-    pub fn forget(&self, chain: &Chain, replica: &Replica) {
+    /// Takes back a `remember` that gave `new` blocks: the replica never saw the prompt.
+    pub fn forget(&self, chain: &Chain, new: u32, replica: &Replica) {
         if self.needs_chain() {
-            self.index.remove(chain, replica.slot(), replica.generation());
+            self.index.undo(chain, new, replica.slot(), replica.generation());
         }
     }
 

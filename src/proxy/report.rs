@@ -16,9 +16,9 @@ use crate::{
         event::{Meaning, Usage},
         sse::EventSink,
     },
-    error::{self, GatewayError},
+    error::{self, ErrorKind, GatewayError},
     proxy::pool::{Placed, Pool},
-    telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Route, Source, Telemetry, Waste},
+    telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Reason, Route, Source, Telemetry, Waste},
     types::{Endpoint, Outcome},
 };
 
@@ -155,6 +155,11 @@ impl Report {
     /// The request ended in an error of the gateway's own words.
     pub fn fail(&mut self, error: &GatewayError) {
         self.end(error.kind.outcome());
+        if let Some(reason) = refusal(error.kind) {
+            let metrics =
+                self.pool.as_ref().map_or_else(|| self.telemetry.model(NO_MODEL), |pool| pool.metrics().clone());
+            metrics.rejected(reason);
+        }
         self.status = error.kind.answer().0.as_u16();
         let cause = error.cause.as_ref().map(|cause| format!(": {}", error::chain(cause.as_ref())));
         self.error = Some(format!("{error}{}", cause.unwrap_or_default()));
@@ -286,6 +291,28 @@ impl Report {
     }
 }
 
+/// Why the gateway refused, when it is the gateway that refused.
+fn refusal(kind: ErrorKind) -> Option<Reason> {
+    match kind {
+        ErrorKind::BadRequest
+        | ErrorKind::TooLarge
+        | ErrorKind::BodyTimeout
+        | ErrorKind::NoRoute
+        | ErrorKind::Method => Some(Reason::Body),
+        ErrorKind::Unauthorized | ErrorKind::Forbidden => Some(Reason::Auth),
+        ErrorKind::NoModel => Some(Reason::NoModel),
+        ErrorKind::OverCap => Some(Reason::Cap),
+        ErrorKind::Overloaded => Some(Reason::Overload),
+        ErrorKind::NoReplica => Some(Reason::NoReplica),
+        ErrorKind::Saturated => Some(Reason::Saturated),
+        ErrorKind::ClientGone
+        | ErrorKind::ReplicaReset
+        | ErrorKind::ReplicaProtocol
+        | ErrorKind::ReplicaTimeout
+        | ErrorKind::Internal => None,
+    }
+}
+
 /// The trace id of a W3C `traceparent`: its second part.
 fn trace_id(traceparent: &HeaderValue) -> Option<&str> {
     traceparent.to_str().ok()?.split('-').nth(1)
@@ -293,7 +320,8 @@ fn trace_id(traceparent: &HeaderValue) -> Option<&str> {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        let outcome = self.outcome.unwrap_or(Outcome::Cancelled);
+        let unfinished = if std::thread::panicking() { Outcome::GatewayError } else { Outcome::Cancelled };
+        let outcome = self.outcome.unwrap_or(unfinished);
         let duration = self.started.elapsed();
         let tpot = self.tpot();
         match &self.pool {

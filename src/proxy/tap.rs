@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -27,6 +27,9 @@ use crate::{
     types::{Endpoint, Outcome},
     upstream::client,
 };
+
+/// Bytes that are enough for one write: no more is waited for.
+const BATCH: usize = 16 << 10;
 
 /// Longest non-streaming answer that is kept to read its usage.
 const ANSWER_CAP: usize = 4 << 20;
@@ -58,7 +61,7 @@ pub struct TapLimits {
 pub struct Tap {
     upstream: Option<Incoming>,
     /// What may be passed on already.
-    ready: VecDeque<Bytes>,
+    ready: Ready,
     observer: Observer,
     report: Report,
     charge: Option<InFlight>,
@@ -66,6 +69,8 @@ pub struct Tap {
     limits: TapLimits,
     /// Whether an idle limit applies, not a total.
     streaming: bool,
+    /// What ends the body when all is passed on.
+    error: Option<BoxError>,
 }
 
 /// What a tap starts with.
@@ -98,13 +103,14 @@ impl Tap {
         }
         let mut tap = Self {
             upstream: parts.upstream,
-            ready: parts.ready.into_iter().collect(),
+            ready: Ready::new(parts.ready),
             observer: parts.observer,
             report,
             charge: Some(parts.charge),
             deadline,
             limits: parts.limits,
             streaming: parts.streaming,
+            error: None,
         };
         if tap.upstream.is_none() {
             tap.ended();
@@ -127,11 +133,11 @@ impl Tap {
                 } else {
                     kept.extend_from_slice(&data);
                 }
-                self.ready.push_back(data);
+                self.ready.push(data);
                 true
             }
             Observer::Blind => {
-                self.ready.push_back(data);
+                self.ready.push(data);
                 true
             }
         };
@@ -184,7 +190,7 @@ impl Tap {
     }
 
     /// The replica's answer broke off. A stream is told so by an event, any other answer by an unclean end.
-    fn broken(&mut self, kind: ErrorKind, cause: FailureCause, why: String) -> Option<BoxError> {
+    fn broken(&mut self, kind: ErrorKind, cause: FailureCause, why: String) {
         self.upstream = None;
         self.blame(cause);
         self.charge = None;
@@ -195,12 +201,14 @@ impl Tap {
             _ => "the replica's stream broke off; the answer is incomplete",
         };
         let error = GatewayError::new(kind, Stage::Tap, message);
-        let Observer::Events(scanner) = &self.observer else { return Some(Box::new(error)) };
+        let Observer::Events(scanner) = &self.observer else {
+            self.error = Some(Box::new(error));
+            return;
+        };
         if scanner.inside_event() {
-            self.ready.push_back(Bytes::from_static(b"\n\n"));
+            self.ready.push(Bytes::from_static(b"\n\n"));
         }
-        self.ready.push_back(error_event(&error, self.report.endpoint()));
-        None
+        self.ready.push(error_event(&error, self.report.endpoint()));
     }
 
     fn blame(&self, cause: FailureCause) {
@@ -240,10 +248,10 @@ impl Body for Tap {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         loop {
-            if let Some(data) = this.ready.pop_front() {
-                return Poll::Ready(Some(Ok(Frame::data(data))));
-            }
-            let Some(upstream) = &mut this.upstream else { return Poll::Ready(None) };
+            let Some(upstream) = this.upstream.as_mut().filter(|_| this.ready.bytes < BATCH) else {
+                let data = this.ready.take().map(|data| Ok(Frame::data(data)));
+                return Poll::Ready(data.or_else(|| this.error.take().map(Err)));
+            };
             match Pin::new(upstream).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     // Trailers are hop business here: no engine sends any.
@@ -253,20 +261,81 @@ impl Body for Tap {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let (kind, cause) = client::classify_body(&error);
-                    if let Some(error) = this.broken(kind, cause, error::chain(&error)) {
-                        return Poll::Ready(Some(Err(error)));
-                    }
+                    this.broken(kind, cause, error::chain(&error));
                 }
                 Poll::Ready(None) => this.ended(),
                 Poll::Pending => {
+                    if this.ready.linger() {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    if let Some(data) = this.ready.take() {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
                     ready!(this.deadline.poll(cx));
                     let why = "no sign of life within the limit".to_owned();
-                    if let Some(error) = this.broken(ErrorKind::ReplicaTimeout, FailureCause::Timeout, why) {
-                        return Poll::Ready(Some(Err(error)));
-                    }
+                    this.broken(ErrorKind::ReplicaTimeout, FailureCause::Timeout, why);
                 }
             }
         }
+    }
+}
+
+/// Frames on their way to the client, gathered into one write where they come in a burst.
+///
+/// hyper's connection hands over one chunk each time it runs, so chunks that arrived together would leave in a write
+/// each, which costs twice what the rest of the relay does. So after a frame the task lets the connection run once
+/// more, and passes on what it has when nothing new came: a round of the scheduler, no timer, and never more than
+/// [`BATCH`].
+#[derive(Debug, Default)]
+struct Ready {
+    frames: VecDeque<Bytes>,
+    bytes: usize,
+    /// Bytes that were there at the last look.
+    seen: usize,
+}
+
+impl Ready {
+    fn new(frames: Frames) -> Self {
+        let bytes = frames.iter().map(Bytes::len).sum();
+        // What was read while the head was held goes with the head.
+        Self { frames: frames.into_iter().collect(), bytes, seen: bytes }
+    }
+
+    fn push(&mut self, frame: Bytes) {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+    }
+
+    fn extend(&mut self, frames: impl IntoIterator<Item = Bytes>) {
+        frames.into_iter().for_each(|frame| self.push(frame));
+    }
+
+    /// Whether something new came since the last look.
+    fn linger(&mut self) -> bool {
+        let new = self.bytes > self.seen;
+        self.seen = self.bytes;
+        new
+    }
+
+    /// The next frame: a large one as it is, small ones as one.
+    fn take(&mut self) -> Option<Bytes> {
+        let first = self.frames.pop_front()?;
+        let taken = match self.frames.front() {
+            Some(_) if first.len() < BATCH => {
+                let mut joined = BytesMut::with_capacity(self.bytes.min(2 * BATCH));
+                joined.extend_from_slice(&first);
+                while let Some(next) = self.frames.front().filter(|next| joined.len() + next.len() <= 2 * BATCH) {
+                    joined.extend_from_slice(next);
+                    self.frames.pop_front();
+                }
+                joined.freeze()
+            }
+            _ => first,
+        };
+        self.bytes -= taken.len();
+        self.seen = self.bytes;
+        Some(taken)
     }
 }
 

@@ -4,7 +4,8 @@
 //! blocks inserted there so far) when it last saw the block. A holder counts only while its generation is the current
 //! one and fewer blocks than its cache can hold have been inserted since: nothing is deleted when a replica restarts.
 //! The table is set-associative with a CLOCK inside each bucket, so the bound is hard and an insert is O(1) a block.
-//! Memory is zeroed by the operating system on first use, so an idle gateway does not pay for the whole table.
+//! Eight consecutive checkpoints of a chain share one page of 4 KiB, and a page is allocated when it is first written:
+//! a gateway pays for the prompts it has seen, and a walk along a chain stays within few pages.
 //! Source: DESIGN section 2, "Index"; cases BR-069 to BR-073.
 
 use std::sync::{
@@ -20,7 +21,11 @@ use crate::types::{BlockHash, ReplicaSlot};
 
 /// Entries in a bucket: 256 bytes, four cache lines.
 const WAYS: usize = 8;
-/// Locks. A lock is held for one bucket at a time.
+/// Entries in a page: 4 KiB.
+const PAGE: usize = 128;
+/// Consecutive checkpoints of a chain that lie in one page.
+const GROUP: usize = 8;
+/// Locks, or fewer in a small table. A lock is held for one bucket at a time.
 const SHARDS: usize = 64;
 /// Holders in an entry.
 const HOLDERS: usize = 4;
@@ -30,9 +35,24 @@ const SLOT_BITS: u32 = 10;
 const GENERATIONS: u8 = 31;
 const USED: u16 = 1 << 15;
 
-/// `[hash, holders (4 x u16), last uses (2 x 2 x u32)]`: an array of integers, so that a large vector of it comes zeroed
-/// from the operating system.
+/// `[hash, holders (4 x u16), last uses (2 x 2 x u32)]`
 type Raw = [u64; 4];
+type Page = [Raw; PAGE];
+
+/// A block and the first one of its group, which says in which page it lies.
+#[derive(Debug, Clone, Copy)]
+struct Key {
+    hash: BlockHash,
+    anchor: BlockHash,
+}
+
+impl Key {
+    /// The key of a checkpoint. The anchor is part of the prefix, so equal prefixes have equal keys.
+    fn of(hashes: &[BlockHash], checkpoint: usize) -> Option<Self> {
+        let anchor = hashes.get(checkpoint - checkpoint % GROUP)?;
+        Some(Self { hash: *hashes.get(checkpoint)?, anchor: *anchor })
+    }
+}
 
 /// An entry, unpacked. Holders are in order of use, the latest first; zero is a free place.
 #[derive(Debug, Clone, Copy)]
@@ -115,25 +135,29 @@ fn holder(slot: ReplicaSlot, generation: u8) -> u16 {
     (u16::from(generation % GENERATIONS) + 1) << SLOT_BITS | (slot.0 & ((1 << SLOT_BITS) - 1))
 }
 
+/// Pages by number; `None` until first written.
+type Shard = Vec<Option<Box<Page>>>;
+
 /// Prompt blocks and their holders. Shared by all workers; a lock is held for one bucket at a time.
 #[derive(Debug)]
 pub struct PrefixIndex {
-    shards: [Mutex<Vec<Raw>>; SHARDS],
-    /// Buckets in each shard.
-    buckets: usize,
+    shards: Vec<Mutex<Shard>>,
+    /// Pages in each shard, allocated or not.
+    pages: usize,
     entries: AtomicUsize,
     evictions: AtomicU64,
 }
 
 impl PrefixIndex {
-    /// An empty index of at most `entries` blocks, rounded up to whole buckets (512 is the least). 32 bytes each.
+    /// An empty index of at most `entries` blocks, rounded up to whole pages in every shard. 32 bytes each.
     #[must_use]
     pub fn new(entries: usize) -> Self {
-        let buckets = entries.div_ceil(SHARDS * WAYS).max(1);
-        let shard = || Mutex::new(vec![[0; 4]; buckets * WAYS]);
+        let total = entries.div_ceil(PAGE).max(1);
+        let shards = total.min(SHARDS);
+        let pages = total.div_ceil(shards);
         Self {
-            shards: std::array::from_fn(|_| shard()),
-            buckets,
+            shards: (0..shards).map(|_| Mutex::new(vec![None; pages])).collect(),
+            pages,
             entries: AtomicUsize::new(0),
             evictions: AtomicU64::new(0),
         }
@@ -141,8 +165,8 @@ impl PrefixIndex {
 
     /// Most entries it can have.
     #[must_use]
-    pub const fn capacity(&self) -> usize {
-        SHARDS * self.buckets * WAYS
+    pub fn capacity(&self) -> usize {
+        self.shards.len() * self.pages * PAGE
     }
 
     /// Entries in use, those of replicas that restarted included.
@@ -185,9 +209,9 @@ impl PrefixIndex {
         let holder = holder(slot, generation);
         let mut new = 0;
         let mut above = 0;
-        for (checkpoint, hash) in chain.hashes().iter().enumerate() {
+        for checkpoint in 0..chain.hashes().len() {
             let depth = chain.depth(checkpoint);
-            if self.touch(*hash, holder, clock) {
+            if Key::of(chain.hashes(), checkpoint).is_some_and(|key| self.touch(key, holder, clock)) {
                 new += depth - above;
             }
             above = depth;
@@ -197,7 +221,7 @@ impl PrefixIndex {
 
     /// Forgets that a replica holds any block of this prompt.
     pub fn remove(&self, chain: &Chain, slot: ReplicaSlot, generation: u8) {
-        self.forget(chain.hashes(), holder(slot, generation));
+        self.forget(chain.hashes(), 0, holder(slot, generation));
     }
 
     /// Takes back an [`insert`](Self::insert) that gave `new` blocks: what the replica held before, it still holds.
@@ -205,15 +229,17 @@ impl PrefixIndex {
         let deepest = chain.hashes().len().checked_sub(1).map_or(0, |last| chain.depth(last));
         let kept = deepest.saturating_sub(new);
         let first = (0..chain.hashes().len()).position(|checkpoint| chain.depth(checkpoint) > kept);
-        let added = first.and_then(|first| chain.hashes().get(first..)).unwrap_or_default();
-        self.forget(added, holder(slot, generation));
+        if let Some(first) = first {
+            self.forget(chain.hashes(), first, holder(slot, generation));
+        }
     }
 
-    fn forget(&self, hashes: &[BlockHash], holder: u16) {
-        for hash in hashes {
-            let mut shard = self.shard(*hash);
-            let bucket = self.bucket(&mut shard, *hash);
-            let Some(raw) = bucket.iter_mut().find(|raw| is(raw, *hash)) else { continue };
+    /// Takes a holder out of the checkpoints from `first` on.
+    fn forget(&self, hashes: &[BlockHash], first: usize, holder: u16) {
+        for key in (first..hashes.len()).filter_map(|checkpoint| Key::of(hashes, checkpoint)) {
+            let mut shard = self.shard(key);
+            let Some(page) = self.page(&mut shard, key) else { continue };
+            let Some(raw) = bucket(page, key.hash).iter_mut().find(|raw| is(raw, key.hash)) else { continue };
             let mut entry = Entry::unpack(*raw);
             if entry.drop_holder(holder) {
                 *raw = [0; 4];
@@ -224,29 +250,40 @@ impl PrefixIndex {
         }
     }
 
-    fn shard(&self, hash: BlockHash) -> MutexGuard<'_, Vec<Raw>> {
-        let number = (hash.0 >> 32) as usize % SHARDS;
-        let [first, ..] = &self.shards;
-        let shard = self.shards.get(number).unwrap_or(first);
+    fn shard(&self, key: Key) -> Option<MutexGuard<'_, Shard>> {
+        let number = (key.anchor.0 >> 32) as usize % self.shards.len();
         // A panic elsewhere leaves whole entries, so a poisoned shard is as good as any.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.get(number).map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "any bits of the hash will do")]
-    fn bucket<'s>(&self, shard: &'s mut MutexGuard<'_, Vec<Raw>>, hash: BlockHash) -> &'s mut [Raw] {
-        let start = hash.0 as usize % self.buckets * WAYS;
-        shard.get_mut(start..start + WAYS).unwrap_or_default()
+    fn number(&self, key: Key) -> usize {
+        key.anchor.0 as usize % self.pages
     }
 
-    fn probe(&self, hash: BlockHash) -> Option<Entry> {
-        let mut shard = self.shard(hash);
-        self.bucket(&mut shard, hash).iter().find(|raw| is(raw, hash)).map(|raw| Entry::unpack(*raw))
+    /// The page of a key, if it was ever written.
+    fn page<'s>(&self, shard: &'s mut Option<MutexGuard<'_, Shard>>, key: Key) -> Option<&'s mut Page> {
+        shard.as_mut()?.get_mut(self.number(key))?.as_deref_mut()
+    }
+
+    /// The page of a key, to be written.
+    fn page_to_write<'s>(&self, shard: &'s mut Option<MutexGuard<'_, Shard>>, key: Key) -> Option<&'s mut Page> {
+        let page = shard.as_mut()?.get_mut(self.number(key))?;
+        Some(page.get_or_insert_with(|| Box::new([[0; 4]; PAGE])))
+    }
+
+    fn probe(&self, key: Key) -> Option<Entry> {
+        let mut shard = self.shard(key);
+        let page = self.page(&mut shard, key)?;
+        bucket(page, key.hash).iter().find(|raw| is(raw, key.hash)).map(|raw| Entry::unpack(*raw))
     }
 
     /// Makes `holder` the latest holder of a block. True if it was none.
-    fn touch(&self, hash: BlockHash, holder: u16, clock: u32) -> bool {
-        let mut shard = self.shard(hash);
-        let bucket = self.bucket(&mut shard, hash);
+    fn touch(&self, key: Key, holder: u16, clock: u32) -> bool {
+        let hash = key.hash;
+        let mut shard = self.shard(key);
+        let Some(page) = self.page_to_write(&mut shard, key) else { return false };
+        let bucket = bucket(page, hash);
         if let Some(raw) = bucket.iter_mut().find(|raw| is(raw, hash)) {
             let mut entry = Entry::unpack(*raw);
             let new = entry.touch(holder, clock);
@@ -272,6 +309,12 @@ impl PrefixIndex {
         }
         true
     }
+}
+
+/// The bucket of a block inside its page.
+fn bucket(page: &mut Page, hash: BlockHash) -> &mut [Raw] {
+    let start = (hash.0 >> 40) as usize % (PAGE / WAYS) * WAYS;
+    page.get_mut(start..start + WAYS).unwrap_or_default()
 }
 
 const fn occupied(raw: &Raw) -> bool {
@@ -341,7 +384,7 @@ impl<'a> Search<'a> {
 
     /// Looks at one checkpoint. True if any view holds it.
     fn held(&mut self, checkpoint: usize) -> bool {
-        let Some(entry) = self.hashes.get(checkpoint).and_then(|hash| self.index.probe(*hash)) else { return false };
+        let Some(entry) = Key::of(self.hashes, checkpoint).and_then(|key| self.index.probe(key)) else { return false };
         let mut any = false;
         for (number, last) in entry.holders() {
             let Some(view) = self.live(number, last) else { continue };

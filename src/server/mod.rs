@@ -141,6 +141,11 @@ impl Running {
         }
         self.tasks.close();
         self.tasks.wait().await;
+        // The last lines of the access log; waits a second at most when the pipe is blocked.
+        let telemetry = self.shared.telemetry.clone();
+        if tokio::task::spawn_blocking(move || telemetry.flush_access_log()).await.is_err() {
+            warn!("the access log was not flushed");
+        }
         clean
     }
 }

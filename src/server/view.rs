@@ -72,6 +72,7 @@ impl AdminView for View {
             json!({
                 "model": **pool.name(),
                 "upstream_model": **pool.upstream_model(),
+                "policy": pool.policy(),
                 "replicas": pool.members().len(),
                 "index_entries": pool.index().len(),
                 "index_capacity": pool.index().capacity(),

@@ -33,7 +33,7 @@ const POOL_IDLE: Duration = Duration::from_secs(4);
 const POOL_SIZE: usize = 512;
 
 /// Bytes read ahead of a slow client, and the largest response head that a replica may send.
-const READ_AHEAD: usize = 64 << 10;
+const READ_AHEAD: usize = 16 << 10;
 
 /// Pooled HTTP/1.1 client with a body of shared segments.
 #[derive(Debug, Clone)]

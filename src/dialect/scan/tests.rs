@@ -69,7 +69,7 @@ fn what_is_wrong_is_named_with_its_place() {
         (r#"{"a":[1 2]}"#, "byte 8: expected ',' or ']'"),
         (r#"{"a":01}"#, "byte 5: expected a value"),
         (r#"{"a":"x}"#, "byte 8: the string does not end"),
-        ("{\"a\":\"x\ny\"}", "byte 6: control character inside a string"),
+        ("{\"a\":\"x\ny\"}", "byte 7: control character inside a string"),
         (r#"{"a":"\x"}"#, "byte 6: bad escape inside a string"),
         (r#"{} {}"#, "byte 3: text after the end of the JSON object"),
     ] {
