@@ -113,7 +113,8 @@ fn rank(module: &str) -> Option<usize> {
 /// One line for each module that is unknown or not below `from`.
 fn upward(from: &str, code: &str) -> Vec<String> {
     let own = rank(from);
-    let bad = used(code).into_iter().filter(|to| to != from && (own.is_none() || rank(to).is_none_or(|to| Some(to) >= own)));
+    let bad =
+        used(code).into_iter().filter(|to| to != from && (own.is_none() || rank(to).is_none_or(|to| Some(to) >= own)));
     bad.map(|to| format!("{from} uses {to}")).collect()
 }
 

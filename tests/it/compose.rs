@@ -170,7 +170,10 @@ fn what_is_published_is_what_the_containers_listen_on_and_to_loopback_only() {
         }
     }
     let listens = [plan.server.listen, plan.server.admin_listen];
-    assert!(listens.iter().all(|address| address.ip().is_unspecified()), "{listens:?} are reached from other containers");
+    assert!(
+        listens.iter().all(|address| address.ip().is_unspecified()),
+        "{listens:?} are reached from other containers"
+    );
     let wanted = listens.map(|address| format!("127.0.0.1:{0}:{0}", address.port()));
     assert_eq!(strings(&compose["services"]["gateway"]["ports"]), wanted);
 }
@@ -247,7 +250,10 @@ fn grafana_asks_the_prometheus_of_compose_and_finds_the_dashboard() {
     let url: http::Uri = source["url"].as_str().unwrap().parse().unwrap();
     let prometheus = &compose["services"][url.host().unwrap()];
     let published = strings(&prometheus["ports"]);
-    assert!(published.iter().any(|port| port.ends_with(&format!(":{}", url.port().unwrap()))), "{url} in {published:?}");
+    assert!(
+        published.iter().any(|port| port.ends_with(&format!(":{}", url.port().unwrap()))),
+        "{url} in {published:?}"
+    );
     let folder = mounted(grafana, provider["options"]["path"].as_str().unwrap()).unwrap();
     assert!(folder.join("gateway.json").is_file());
     let home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"].as_str().unwrap();
@@ -301,7 +307,10 @@ fn the_image_runs_the_program_not_as_root_with_arguments_that_it_takes() {
     assert!(matches!(parsed(&command), Ok(Command::Serve(_))), "{command:?}");
     let config = flag(&command, "--config").unwrap();
     let name = Path::new(config).file_name().unwrap().to_str().unwrap();
-    assert!(of(runtime, "COPY").iter().any(|copy| copy.contains(&format!("config/{name}"))), "{config} is in the image");
+    assert!(
+        of(runtime, "COPY").iter().any(|copy| copy.contains(&format!("config/{name}"))),
+        "{config} is in the image"
+    );
     assert!(!of(runtime, "USER")[0].starts_with('0') && !of(runtime, "USER")[0].starts_with("root"));
     let ports = [config::defaults::LISTEN.port(), config::defaults::ADMIN_LISTEN.port()].map(|port| port.to_string());
     assert_eq!(of(runtime, "EXPOSE"), [ports.join(" ")]);

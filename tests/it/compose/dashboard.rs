@@ -84,12 +84,12 @@ fn problems(expression: &str, legend: &str) -> Vec<String> {
             problems.push(format!("unknown series {series}"));
             continue;
         };
-        let known = |label: &&str| {
-            metric.labels.contains(label) || SCRAPED.contains(label) || (bucket && *label == "le")
-        };
+        let known =
+            |label: &&str| metric.labels.contains(label) || SCRAPED.contains(label) || (bucket && *label == "le");
         labels.extend(metric.labels);
         labels.extend(bucket.then_some("le"));
-        problems.extend(matched.iter().filter(|label| !known(label)).map(|label| format!("{series} has no label {label}")));
+        problems
+            .extend(matched.iter().filter(|label| !known(label)).map(|label| format!("{series} has no label {label}")));
     }
     let legend = legend.split("{{").skip(1).filter_map(|part| part.split_once("}}")).map(|(label, _)| label.trim());
     for label in legend {
@@ -97,7 +97,8 @@ fn problems(expression: &str, legend: &str) -> Vec<String> {
             problems.push(format!("the legend names {label}, which is not grouped by"));
         }
     }
-    problems.extend(read.grouped.iter().filter(|label| !labels.contains(**label)).map(|label| format!("no label {label}")));
+    problems
+        .extend(read.grouped.iter().filter(|label| !labels.contains(**label)).map(|label| format!("no label {label}")));
     problems
 }
 
@@ -182,7 +183,10 @@ fn a_made_up_metric_label_suffix_or_function_is_found() {
         assert_ne!(problems(expression, legend), Vec::<String>::new(), "{expression}");
     }
     assert_eq!(
-        problems("histogram_quantile(0.9, sum by (le, model) (rate(gateway_overhead_seconds_bucket{model=~\"$model\"}[5m])))", "{{model}}"),
+        problems(
+            "histogram_quantile(0.9, sum by (le, model) (rate(gateway_overhead_seconds_bucket{model=~\"$model\"}[5m])))",
+            "{{model}}"
+        ),
         Vec::<String>::new()
     );
 }
