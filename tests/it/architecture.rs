@@ -75,8 +75,7 @@ fn code(text: &str) -> String {
 /// Top-level modules that the code names: `crate::a::...` and `crate::{a, b::c, d::{e, f}}`.
 fn used(code: &str) -> BTreeSet<String> {
     let mut modules = BTreeSet::new();
-    for (at, start) in code.match_indices("crate::") {
-        let rest = &code[at + start.len()..];
+    for rest in code.split("crate::").skip(1) {
         let Some(group) = rest.strip_prefix('{') else {
             modules.insert(word(rest));
             continue;
@@ -88,7 +87,7 @@ fn used(code: &str) -> BTreeSet<String> {
                 '}' => depth -= 1,
                 ',' if depth == 1 => fresh = true,
                 _ if depth == 1 && fresh && letter.is_alphabetic() => {
-                    modules.insert(word(&group[at..]));
+                    modules.insert(word(group.get(at..).unwrap_or_default()));
                     fresh = false;
                 }
                 _ => {}

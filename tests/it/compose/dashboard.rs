@@ -9,7 +9,7 @@ use super::text;
 
 /// Labels that Prometheus itself adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];
-/// The words of PromQL that the dashboard may use.
+/// The words of `PromQL` that the dashboard may use.
 const WORDS: [&str; 11] =
     ["sum", "max", "count", "rate", "histogram_quantile", "by", "on", "group_left", "label_values", "model", "le"];
 
@@ -34,6 +34,13 @@ struct Expression<'a> {
     grouped: Vec<&'a str>,
 }
 
+/// The text without its first character.
+fn behind(text: &str) -> &str {
+    let mut letters = text.chars();
+    letters.next();
+    letters.as_str()
+}
+
 fn is_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'
 }
@@ -44,7 +51,7 @@ fn read(expression: &str) -> Expression<'_> {
     while let Some(letter) = rest.chars().next() {
         if letter == '[' || letter == '"' {
             let close = if letter == '[' { ']' } else { '"' };
-            rest = rest[1..].split_once(close).map_or("", |(_, after)| after);
+            rest = behind(rest).split_once(close).map_or("", |(_, after)| after);
         } else if letter.is_ascii_alphabetic() || letter == '_' {
             let end = rest.find(|letter| !is_word(letter)).unwrap_or(rest.len());
             let (word, after) = rest.split_at(end);
@@ -53,16 +60,16 @@ fn read(expression: &str) -> Expression<'_> {
                 let labels = rest.strip_prefix('{').and_then(|inner| inner.split_once('}'));
                 rest = labels.map_or(rest, |(_, after)| after);
                 let matched = labels.map_or("", |(inner, _)| inner).split(',').filter(|part| !part.is_empty());
-                read.series.push((word, matched.map(|part| &part[..part.find(['=', '!']).unwrap()]).collect()));
+                read.series.push((word, matched.filter_map(|part| part.split(['=', '!']).next()).collect()));
             } else if word == "by" {
-                let (inside, after) = rest.trim_start()[1..].split_once(')').unwrap();
+                let (inside, after) = behind(rest.trim_start()).split_once(')').unwrap();
                 rest = after;
                 read.grouped.extend(inside.split(',').map(str::trim).filter(|label| !label.is_empty()));
             } else {
                 read.words.push(word);
             }
         } else {
-            rest = &rest[letter.len_utf8()..];
+            rest = behind(rest);
         }
     }
     read
