@@ -4,7 +4,7 @@
 //! [`sse`] watches answers as they pass. Source: DESIGN section 1, rules 1 to 3.
 
 pub mod event;
-mod ids;
+pub mod ids;
 pub mod json;
 pub mod scan;
 pub mod splice;

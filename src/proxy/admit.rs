@@ -66,8 +66,11 @@ pub fn ask_for_usage(splices: &mut Splices, body: &[u8], fields: &Fields) -> boo
         }
         return true;
     };
+    let continuous = scan::member(body, options, b"continuous_usage_stats");
     match fields.include_usage {
         Some(asked) if asked.of(body) == b"true" => false,
+        // With it, asking for usage would put a running count on every chunk that the client sees.
+        _ if continuous.is_some_and(|span| !matches!(span.of(body), b"false" | b"null")) => false,
         Some(asked) => {
             splices.replace(asked, &b"true"[..]);
             true
@@ -194,6 +197,11 @@ mod tests {
             ),
             (r#"{"stream_options":{"include_usage":true}}"#, r#"{"stream_options":{"include_usage":true}}"#, false),
             (r#"{"stream_options":7}"#, r#"{"stream_options":7}"#, false),
+            (
+                r#"{"stream_options":{"continuous_usage_stats":true}}"#,
+                r#"{"stream_options":{"continuous_usage_stats":true}}"#,
+                false,
+            ),
         ];
         for (text, want, hide) in cases {
             assert_eq!(usage(text), (want.to_owned(), hide), "{text}");

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use secrecy::{ExposeSecret, SecretString};
@@ -255,7 +256,11 @@ impl Attempt<'_> {
                     self.replica.failed(FailureCause::Status5xx, Instant::now());
                 }
                 let upstream = (!ended).then_some(body);
-                Ok(self.relay(head, TapStart::blind(whole, upstream), report))
+                Ok(self.relay(
+                    head,
+                    TapStart { first: Some(whole), ..TapStart::new(Observer::Blind, upstream) },
+                    report,
+                ))
             }
         }
     }
@@ -302,21 +307,8 @@ impl Attempt<'_> {
         let encoded = head.headers.contains_key(header::CONTENT_ENCODING);
         let events = headers::is_event_stream(&head.headers);
         headers::to_client(&mut head.headers, events);
-        if !events {
-            self.charge.first_token();
-            let observer = if encoded {
-                Observer::Blind
-            } else if self.out.stream && !headers::is_json(&head.headers) {
-                Observer::Events(Box::new(Scanner::new(false)))
-            } else {
-                Observer::Json(Vec::new())
-            };
-            let start = TapStart { ready: Frames::new(), observer, upstream: Some(body) };
-            return Ok(self.relay(head, start, report));
-        }
-        if encoded {
-            let start = TapStart { ready: Frames::new(), observer: Observer::Blind, upstream: Some(body) };
-            return Ok(self.relay(head, start, report));
+        if !events || encoded {
+            return self.plain(head, body, report).await;
         }
         match self.hold(body, report).await {
             Held::Release(start, report) => Ok(self.relay(head, start, report)),
@@ -328,6 +320,46 @@ impl Attempt<'_> {
             }
             Held::Failed(refusal, report) => Err((refusal, report)),
         }
+    }
+
+    /// An answer that is no event stream, or one that cannot be read. A whole answer is held until its first bytes: a
+    /// replica that breaks off before them can still be told of as an error.
+    async fn plain(
+        mut self,
+        head: http::response::Parts,
+        mut body: Incoming,
+        report: Report,
+    ) -> Result<Response<Body>, (Refusal, Report)> {
+        self.charge.first_token();
+        let observer = if head.headers.contains_key(header::CONTENT_ENCODING) {
+            Observer::Blind
+        } else if self.out.stream && !headers::is_json(&head.headers) {
+            Observer::Events(Box::new(Scanner::new(false)))
+        } else {
+            Observer::Json(Vec::new())
+        };
+        if self.out.stream || body.is_end_stream() {
+            return Ok(self.relay(head, TapStart::new(observer, Some(body)), report));
+        }
+        let limit = self.sent + self.forward.limits.tap.total;
+        match timeout_at(limit, body.frame()).await {
+            Err(_) => Err((self.timed_out(), report)),
+            Ok(Some(Err(error))) => Err((self.broke_off(error), report)),
+            Ok(None) => Ok(self.relay(head, TapStart::new(observer, None), report)),
+            Ok(Some(Ok(frame))) => {
+                let first = frame.into_data().ok();
+                Ok(self.relay(head, TapStart { first, ..TapStart::new(observer, Some(body)) }, report))
+            }
+        }
+    }
+
+    /// The body broke before any of it reached the client. The engine had begun: no other replica is asked.
+    fn broke_off(&self, error: hyper::Error) -> Refusal {
+        let (kind, cause) = client::classify_body(&error);
+        self.replica.failed(cause, Instant::now());
+        let message = "the replica closed the connection before its answer began";
+        let error = GatewayError::new(kind, Stage::Forward, message).cause(error);
+        Refusal { answer: Answer::Error(error), retry: None }
     }
 
     /// Reads until the first event, the hold limit, or a first event that comes in pieces too slowly.
@@ -342,13 +374,7 @@ impl Attempt<'_> {
             let frame = match timeout_at(release.min(first_token), body.frame()).await {
                 Err(_) if Instant::now() >= first_token => return Held::Failed(self.timed_out(), report),
                 Err(_) => break,
-                Ok(Some(Err(error))) => {
-                    let (kind, cause) = client::classify_body(&error);
-                    self.replica.failed(cause, Instant::now());
-                    let message = "the replica closed the connection before its first event";
-                    let error = GatewayError::new(kind, Stage::Forward, message).cause(error);
-                    return Held::Failed(Refusal { answer: Answer::Error(error), retry: None }, report);
-                }
+                Ok(Some(Err(error))) => return Held::Failed(self.broke_off(error), report),
                 Ok(None) if ready.is_empty() && !scanner.inside_event() => {
                     self.replica.failed(FailureCause::Protocol, Instant::now());
                     let message = "the replica's stream ended without an event";
@@ -356,7 +382,7 @@ impl Attempt<'_> {
                     return Held::Failed(Refusal { answer: Answer::Error(error), retry: None }, report);
                 }
                 Ok(None) => {
-                    let start = TapStart { ready, observer: Observer::Events(scanner), upstream: None };
+                    let start = TapStart { ready, ..TapStart::new(Observer::Events(scanner), None) };
                     return Held::Release(start, report);
                 }
                 Ok(Some(Ok(frame))) => frame,
@@ -375,7 +401,7 @@ impl Attempt<'_> {
         if report.has_output() {
             self.charge.first_token();
         }
-        Held::Release(TapStart { ready, observer: Observer::Events(scanner), upstream: Some(body) }, report)
+        Held::Release(TapStart { ready, ..TapStart::new(Observer::Events(scanner), Some(body)) }, report)
     }
 
     fn relay(self, mut head: http::response::Parts, start: TapStart, mut report: Report) -> Response<Body> {
@@ -386,6 +412,7 @@ impl Attempt<'_> {
         let parts = TapParts {
             upstream: start.upstream,
             ready: start.ready,
+            first: start.first,
             observer: start.observer,
             charge: self.charge,
             limits: self.forward.limits.tap,
@@ -412,13 +439,14 @@ fn expose(answer: &mut HeaderMap, replica: &Replica, cached: u64) {
 /// What a relayed body starts with.
 struct TapStart {
     ready: Frames,
+    first: Option<Bytes>,
     observer: Observer,
     upstream: Option<Incoming>,
 }
 
 impl TapStart {
-    fn blind(read: Bytes, upstream: Option<Incoming>) -> Self {
-        Self { ready: Frames::from_iter([read]), observer: Observer::Blind, upstream }
+    fn new(observer: Observer, upstream: Option<Incoming>) -> Self {
+        Self { ready: Frames::new(), first: None, observer, upstream }
     }
 }
 

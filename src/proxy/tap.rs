@@ -78,8 +78,10 @@ pub struct Tap {
 pub struct TapParts {
     /// The rest of the answer.
     pub upstream: Option<Incoming>,
-    /// Frames read while the head was held.
+    /// Frames read while the head was held, already watched.
     pub ready: Frames,
+    /// A frame read while the head was held, not watched yet.
+    pub first: Option<Bytes>,
     /// How to read.
     pub observer: Observer,
     /// The load on the replica.
@@ -112,7 +114,10 @@ impl Tap {
             streaming: parts.streaming,
             error: None,
         };
-        if tap.upstream.is_none() {
+        if let Some(first) = parts.first {
+            tap.observe(first);
+        }
+        if tap.upstream.as_ref().is_none_or(Body::is_end_stream) {
             tap.ended();
         }
         tap
@@ -245,6 +250,10 @@ impl Body for Tap {
     type Data = Bytes;
     type Error = BoxError;
 
+    fn is_end_stream(&self) -> bool {
+        self.upstream.is_none() && self.ready.frames.is_empty() && self.error.is_none()
+    }
+
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         loop {
@@ -252,11 +261,16 @@ impl Body for Tap {
                 let data = this.ready.take().map(|data| Ok(Frame::data(data)));
                 return Poll::Ready(data.or_else(|| this.error.take().map(Err)));
             };
-            match Pin::new(upstream).poll_frame(cx) {
+            match Pin::new(&mut *upstream).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     // Trailers are hop business here: no engine sends any.
+                    // A body of known length is not polled again after its last byte.
+                    let last = upstream.is_end_stream();
                     if let Ok(data) = frame.into_data() {
                         this.observe(data);
+                    }
+                    if last {
+                        this.ended();
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {

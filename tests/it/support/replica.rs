@@ -18,7 +18,7 @@ use self::{
     conn::{Conn, Received},
     script::{Play, Script},
 };
-use super::{beside, ms, until};
+use super::{beside, until};
 
 /// Which engine's GET endpoints a replica answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
