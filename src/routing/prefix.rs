@@ -31,8 +31,9 @@ const CLEARLY_LESS: u32 = 2;
 const LOAD_TIE: u32 = 2;
 const LOAD_TIE_PART: u32 = 16;
 /// A prompt that nobody holds goes home if it waits there for no more than one prompt like itself, up to so many
-/// tokens: 0.16 s at 25 tokens a millisecond. Going by load alone, a restarted gateway would not find its caches.
-const HOME_SLACK_TOKENS: u64 = 4096;
+/// tokens: 80 ms at 25 tokens a millisecond. Going by load alone, a restarted gateway would not find its caches; going
+/// home at any price, some caches would evict while others have room.
+const HOME_SLACK_TOKENS: u64 = 2048;
 /// Where the engine does not tell its cache size, a cache that is filled this many prompts above the mean is crowded.
 const FILL_SLACK: u32 = 2;
 /// Fill is compared up to here then, 16 MiB of prompt text: after that every cache is full.

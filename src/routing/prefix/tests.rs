@@ -87,11 +87,11 @@ fn a_miss_goes_home_unless_another_is_clearly_less_busy() {
     };
     let first = |views: &[ReplicaView]| rank(&Prefix::default(), &hits([0; 4]), views)[0].view;
 
-    assert_eq!(first(&at_home(1, 0)), home, "one request more is a tie");
-    assert_ne!(first(&at_home(2, 0)), home);
-    assert_eq!(first(&at_home(0, 800)), home, "a tenth more work is a tie");
-    assert_ne!(first(&at_home(0, 801)), home);
-    assert_eq!(first(&at_home(2, 0)), homes()[1], "the second choice is stable, too");
+    assert_eq!(first(&at_home(2, 0)), home, "two requests more are a tie");
+    assert_ne!(first(&at_home(3, 0)), home);
+    assert_eq!(first(&at_home(0, 2048)), home, "2,048 tokens more are a tie");
+    assert_ne!(first(&at_home(0, 2049)), home);
+    assert_eq!(first(&at_home(3, 0)), homes()[1], "the second choice is stable, too");
 }
 
 #[test]
