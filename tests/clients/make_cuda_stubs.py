@@ -67,7 +67,7 @@ def build(path, symbols, versions):
         groups = []
         for version in sorted(versions):
             names = [symbol for symbol, its in symbols if its == version] or ["__none"]
-            groups.append(f'"{version}" {{ global: {" ".join(f"{name};" for name in names)} }};')
+            groups.append(f'{version} {{ global: {" ".join(f"{name};" for name in names)} }};')
         script.write_text("\n".join(groups))
         command = ["gcc", "-shared", "-fPIC", "-w", "-fno-builtin", "-o", path, f"-Wl,-soname,{path.name}", source]
         if groups:
