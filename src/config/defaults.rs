@@ -51,11 +51,11 @@ pub const BLOCK_BYTES: u32 = 256;
 pub const BLOCK_BYTES_MIN: u32 = 64;
 /// Largest block: above it a turn of a conversation is lost in rounding.
 pub const BLOCK_BYTES_MAX: u32 = 4096;
-/// 16 MiB of index; 268 MB of distinct prompt text.
+/// 32 MiB of index; 268 MB of distinct prompt text.
 pub const INDEX_ENTRIES: usize = 1 << 20;
 /// Below it one long conversation evicts all others.
 pub const INDEX_ENTRIES_MIN: usize = 1 << 10;
-/// 4 GiB of index.
+/// 8 GiB of index.
 pub const INDEX_ENTRIES_MAX: usize = 1 << 28;
 
 /// What a person perceives as prompt.

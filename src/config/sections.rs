@@ -121,7 +121,7 @@ pub struct RoutingPlan {
     pub policy: String,
     /// Prompt bytes per hashed block.
     pub block_bytes: u32,
-    /// Remembered blocks over all replicas of the model; 16 bytes each.
+    /// Remembered blocks over all replicas of the model; 32 bytes each.
     pub index_entries: usize,
 }
 

@@ -1,6 +1,6 @@
 //! One request, from bytes to bytes: the steps in the order in which a request meets them.
 //!
-//! Read [`Proxy::steps`] first: it is the documentation of the request path. Whatever happens, the [`Report`] that is
+//! Read `Proxy::steps` first: it is the documentation of the request path. Whatever happens, the [`Report`] that is
 //! made on arrival ends the request exactly once, and the charge on a replica lives inside the response body.
 
 pub mod admit;

@@ -27,8 +27,7 @@ use crate::{
 pub struct Report {
     telemetry: Arc<Telemetry>,
     endpoint: Endpoint,
-    started: Instant,
-    /// Last byte of the request; TTFT counts from here.
+    /// Last byte of the request so far; TTFT and the duration count from here.
     received: Instant,
     request_id: HeaderValue,
     traceparent: Option<HeaderValue>,
@@ -58,7 +57,6 @@ impl Report {
         Self {
             telemetry,
             endpoint,
-            started: now,
             received: now,
             request_id,
             traceparent: None,
@@ -322,7 +320,7 @@ impl Drop for Report {
     fn drop(&mut self) {
         let unfinished = if std::thread::panicking() { Outcome::GatewayError } else { Outcome::Cancelled };
         let outcome = self.outcome.unwrap_or(unfinished);
-        let duration = self.started.elapsed();
+        let duration = self.received.elapsed();
         let tpot = self.tpot();
         match &self.pool {
             Some(pool) => {

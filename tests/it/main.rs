@@ -5,11 +5,17 @@
 #[cfg(test)]
 mod accounting;
 #[cfg(test)]
+mod architecture;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod byte_identity;
 #[cfg(test)]
 mod cancel;
+#[cfg(test)]
+mod compose;
+#[cfg(test)]
+mod docs;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
