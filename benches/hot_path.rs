@@ -1,12 +1,20 @@
-//! What the gateway computes for each request: scan, hash, index, placement.
+//! What the gateway computes for each request (scan, hash, index, placement) and for each event of a stream.
 //!
 //! Run with `cargo bench --bench hot_path`. Inputs are made once, outside the measured part; figures are for one core.
 
 use std::fmt::Write as _;
 
-use divan::{Bencher, black_box, counter::BytesCount};
+use bytes::Bytes;
+use divan::{
+    Bencher, black_box,
+    counter::{BytesCount, ItemsCount},
+};
 use gateway::{
-    dialect::scan,
+    dialect::{
+        event::Meaning,
+        scan,
+        sse::{EventSink, Frames, Scanner},
+    },
     prompt::{Chain, ChainSeed, chain},
     routing::{PrefixIndex, REGISTRY, ReplicaView, RouteQuery, policy, rendezvous},
     types::{Endpoint, ReplicaSlot},
@@ -192,4 +200,47 @@ fn place_64_miss(bencher: Bencher<'_, '_>) {
         let hits = index.lookup(&chain, &views);
         policy.rank(&query, &hits, &views).first().copied()
     });
+}
+
+/// Counts output, as the request path's own sink does.
+#[derive(Default)]
+struct Outputs(u64);
+
+impl EventSink for Outputs {
+    fn event(&mut self, meaning: &Meaning, _: &[u8]) {
+        self.0 += u64::from(meaning.output);
+    }
+}
+
+/// Events of vLLM's shape, 219 bytes each.
+const EVENTS: usize = 1000;
+
+fn stream() -> String {
+    let event = r#"data: {"id":"chatcmpl-bd5b9797025737ac","object":"chat.completion.chunk","created":1796062548,"model":"tiny","choices":[{"index":0,"delta":{"content":" inside"},"logprobs":null,"finish_reason":null,"token_ids":null}]}"#;
+    format!("{event}\n\n").repeat(EVENTS)
+}
+
+fn observe(bencher: Bencher<'_, '_>, frame: usize) {
+    let text = Bytes::from(stream());
+    let frames: Vec<Bytes> =
+        (0..text.len()).step_by(frame).map(|at| text.slice(at..(at + frame).min(text.len()))).collect();
+    bencher.counter(BytesCount::new(text.len())).counter(ItemsCount::new(EVENTS)).bench_local(|| {
+        let (mut scanner, mut sink) = (Scanner::new(true), Outputs::default());
+        for frame in &frames {
+            scanner.push(black_box(frame), &mut sink, &mut Frames::new());
+        }
+        sink.0
+    });
+}
+
+/// The observer of a stream, several events a frame, as under load.
+#[divan::bench]
+fn observe_stream_in_large_frames(bencher: Bencher<'_, '_>) {
+    observe(bencher, 16 << 10);
+}
+
+/// The same with frames that cut every event in two.
+#[divan::bench]
+fn observe_stream_in_cut_frames(bencher: Bencher<'_, '_>) {
+    observe(bencher, 150);
 }

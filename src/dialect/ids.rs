@@ -245,7 +245,9 @@ mod tests {
             // Only a list that ends, or an odd element, stops it.
             prop_assert!(taken + 8 > plain.min(list.len()), "took only {} of {}", taken, plain);
             let rest = elements.iter().skip(taken).cloned().collect::<Vec<_>>().join(if spaced { ", " } else { "," });
-            prop_assert_eq!(text.split_at(at).1, format!("{rest}]}}"));
+            // The white space before an element may be taken with the separator before it.
+            let left = text.split_at(at).1.trim_start().to_owned();
+            prop_assert_eq!(left, format!("{}]}}", rest.trim_start()));
         }
     }
 }

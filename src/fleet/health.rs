@@ -89,6 +89,8 @@ pub struct Standing {
     pub ejected_until: Option<Instant>,
     /// It refused for load a moment ago.
     pub saturated: bool,
+    /// It refused or broke a connection, and no probe has been good since.
+    pub suspect: bool,
     /// It leaves: no new requests.
     pub draining: bool,
 }
@@ -120,6 +122,7 @@ pub(super) struct Health {
     strikes: u8,
     readmitted_at: Option<Instant>,
     saturated_until: Option<Instant>,
+    suspect: bool,
     draining: bool,
     seed: u64,
 }
@@ -135,6 +138,7 @@ impl Health {
             strikes: 0,
             readmitted_at: None,
             saturated_until: None,
+            suspect: false,
             draining: false,
             seed,
         }
@@ -153,7 +157,7 @@ impl Health {
             (now < until).then_some(until)
         });
         let saturated = self.saturated_until.is_some_and(|until| now < until);
-        Standing { active: self.active, ejected_until, saturated, draining: self.draining }
+        Standing { active: self.active, ejected_until, saturated, suspect: self.suspect, draining: self.draining }
     }
 
     /// What the probes say.
@@ -169,6 +173,7 @@ impl Health {
     /// A good probe. True when that changed the replica to up.
     pub(super) fn probe_ok(&mut self) -> bool {
         self.silent = 0;
+        self.suspect = false;
         if self.active == Active::Up {
             return false;
         }
@@ -201,10 +206,17 @@ impl Health {
     pub(super) fn succeeded(&mut self, now: Instant) {
         self.failures = 0;
         self.saturated_until = None;
+        self.suspect = false;
         if self.ejection.is_some() {
             self.ejection = None;
             self.readmitted_at = Some(now);
         }
+    }
+
+    /// It refused or broke a connection: others are preferred until a probe is good. One reset so costs one request, not
+    /// as many as an ejection takes.
+    pub(super) fn suspect(&mut self) {
+        self.suspect = true;
     }
 
     /// A request failed by the replica's fault. True when that ejected it.
@@ -276,6 +288,7 @@ impl Health {
         self.failures = 0;
         self.strikes = 0;
         self.saturated_until = None;
+        self.suspect = false;
         self.readmitted_at = None;
         self.ejection = None;
     }

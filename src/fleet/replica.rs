@@ -256,6 +256,7 @@ impl Replica {
     pub fn failed(&self, cause: FailureCause, now: Instant) -> bool {
         let ejected = self.health().failed(now);
         if matches!(cause, FailureCause::Connect | FailureCause::Reset) {
+            self.health().suspect();
             self.nudge.notify_one();
         }
         ejected

@@ -17,7 +17,8 @@ type Indices = SmallVec<[usize; 16]>;
 
 /// Indices of the replicas that a request may go to, rising.
 ///
-/// Replicas that refused for load a moment ago are left out while another is left.
+/// Replicas that refused for load a moment ago, or broke a connection and were not probed since, are left out while
+/// another is left.
 #[must_use]
 pub fn usable_replicas(all: &[Arc<Replica>], now: Instant) -> Indices {
     let standings: SmallVec<[Standing; 16]> = all.iter().map(|replica| replica.standing(now)).collect();
@@ -35,8 +36,8 @@ fn choose(standings: &[Standing]) -> Indices {
     if chosen.is_empty() {
         return indices(standings, |s| matches!(s.active, Active::Unknown | Active::Silent) && !s.draining);
     }
-    let free: Indices =
-        chosen.iter().copied().filter(|&i| standings.get(i).is_some_and(|standing| !standing.saturated)).collect();
+    let preferred = |i: &usize| standings.get(*i).is_some_and(|standing| !standing.saturated && !standing.suspect);
+    let free: Indices = chosen.iter().copied().filter(preferred).collect();
     if free.is_empty() { chosen } else { free }
 }
 
@@ -62,11 +63,20 @@ mod tests {
     use super::*;
 
     fn standing(active: Active) -> Standing {
-        Standing { active, ejected_until: None, saturated: false, draining: false }
+        Standing { active, ejected_until: None, saturated: false, suspect: false, draining: false }
     }
 
     fn up() -> Standing {
         standing(Active::Up)
+    }
+
+    #[test]
+    fn a_replica_that_broke_a_connection_waits_for_its_probe_while_another_is_left() {
+        let suspect = Standing { suspect: true, ..up() };
+
+        assert_eq!(chosen(&[suspect, up()]), [1]);
+        assert_eq!(chosen(&[suspect, suspect]), [0, 1]);
+        assert_eq!(chosen(&[suspect]), [0]);
     }
 
     fn out(seconds: u64) -> Standing {
@@ -131,6 +141,7 @@ mod tests {
         let active = prop::sample::select(vec![Active::Unknown, Active::Up, Active::Silent, Active::Refused]);
         (active, prop::option::of(0_u64..100), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
             |(active, until, saturated, draining)| Standing {
+                suspect: false,
                 active,
                 ejected_until: until.and_then(|seconds| out(seconds).ejected_until),
                 saturated,
