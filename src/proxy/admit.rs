@@ -40,10 +40,21 @@ pub fn model<'a>(body: &'a [u8], fields: &Fields) -> Result<Option<std::borrow::
         .ok_or_else(|| GatewayError::new(ErrorKind::BadRequest, Stage::Scan, "model must be a string").param("model"))
 }
 
-/// Whether the engine will stream: `true`, or what pydantic reads as true.
+/// Whether the engine will stream.
 #[must_use]
 pub fn wants_stream(body: &[u8], fields: &Fields) -> bool {
-    fields.stream.is_some_and(|span| matches!(span.of(body), b"true" | b"1" | b"\"true\"" | b"\"True\"" | b"\"1\""))
+    fields.stream.is_some_and(|span| is_true(span.of(body)))
+}
+
+/// What pydantic reads as true, the parser of both engines: `true`, 1, and some words in any case.
+fn is_true(value: &[u8]) -> bool {
+    match value {
+        b"true" | b"1" | b"1.0" => true,
+        [b'"', word @ .., b'"'] => {
+            [&b"1"[..], b"true", b"t", b"yes", b"y", b"on"].iter().any(|truth| truth.eq_ignore_ascii_case(word))
+        }
+        _ => false,
+    }
 }
 
 /// Rewrites the model name when the replicas know it by another.
@@ -68,7 +79,7 @@ pub fn ask_for_usage(splices: &mut Splices, body: &[u8], fields: &Fields) -> boo
     };
     let continuous = scan::member(body, options, b"continuous_usage_stats");
     match fields.include_usage {
-        Some(asked) if asked.of(body) == b"true" => false,
+        Some(asked) if is_true(asked.of(body)) => false,
         // With it, asking for usage would put a running count on every chunk that the client sees.
         _ if continuous.is_some_and(|span| !matches!(span.of(body), b"false" | b"null")) => false,
         Some(asked) => {
@@ -87,7 +98,7 @@ pub fn ask_for_usage(splices: &mut Splices, body: &[u8], fields: &Fields) -> boo
     }
 }
 
-/// Holds the output caps. Fields that are absent or null get the default.
+/// Holds the output caps over all choices of a request. A request without a limit of its own gets the default.
 ///
 /// # Errors
 /// `OverCap` naming field, value and cap, or `BadRequest` for a value that is no whole number above zero.
@@ -106,51 +117,82 @@ pub fn cap_output(
         Endpoint::Chat => &[("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)],
         _ => &[("max_tokens", fields.max_tokens)],
     };
-    let fill = caps.default_output_tokens.or(caps.max_output_tokens);
-    let mut set = false;
+    let choices = choices(body, fields)?;
+    let cap = Cap { each: caps.max_output_tokens.map(|cap| cap / choices), choices, caps };
+    if cap.each == Some(0) {
+        return Err(cap.excess("n", choices));
+    }
+    let fill = caps.default_output_tokens.map_or(cap.each, |fill| Some(cap.each.map_or(fill, |each| fill.min(each))));
+    // The last occurrence is what an engine reads; one that is null is no limit.
+    let set = names.iter().any(|(_, last)| last.is_some_and(|span| span.of(body) != b"null"));
     for &(name, last) in names {
         for span in occurrences(fields, name, last) {
-            if span.of(body) == b"null" {
-                continue;
+            match (span.of(body) == b"null", fill) {
+                (false, _) => cap.hold(splices, body, span, name)?,
+                (true, Some(fill)) if !set || last != Some(span) => {
+                    splices.replace(span, Bytes::from(fill.to_string()));
+                }
+                (true, _) => {}
             }
-            set = true;
-            cap_value(splices, body, span, name, caps)?;
         }
     }
-    let Some(fill) = fill.filter(|_| !set) else { return Ok(()) };
-    let mut nulls = names.iter().filter_map(|&(_, span)| span);
-    match (nulls.next(), names.first()) {
-        (Some(null), _) => splices.replace(null, Bytes::from(fill.to_string())),
-        (None, Some((name, _))) => splices.add_member(fields, name, &fill.to_string()),
-        (None, None) => {}
+    if let (true, Some(fill), Some((name, _))) = (names.iter().all(|(_, last)| last.is_none()), fill, names.first()) {
+        splices.add_member(fields, name, &fill.to_string());
     }
     Ok(())
 }
 
-fn cap_value(
-    splices: &mut Splices,
-    body: &[u8],
-    span: Span,
-    name: &'static str,
-    caps: &Caps,
-) -> Result<(), GatewayError> {
-    let Some(cap) = caps.max_output_tokens else { return Ok(()) };
-    let value = scan::int_value(body, span).and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0);
-    match value {
-        Some(value) if value <= cap => Ok(()),
-        Some(_) if caps.on_excess == OnExcess::Clamp => {
-            splices.replace(span, Bytes::from(cap.to_string()));
-            Ok(())
+/// Answers that the engine generates for one request: the largest of `n` and `best_of`, in any occurrence.
+fn choices(body: &[u8], fields: &Fields) -> Result<u64, GatewayError> {
+    let mut most = 1;
+    for (name, last) in [("n", fields.n), ("best_of", fields.best_of)] {
+        for span in occurrences(fields, name, last).filter(|span| span.of(body) != b"null") {
+            let value = whole(body, span).ok_or_else(|| {
+                let message = format!("{name} must be a whole number of at least 1");
+                GatewayError::new(ErrorKind::BadRequest, Stage::Admit, message).param(name)
+            })?;
+            most = most.max(value);
         }
-        Some(value) => {
-            let message = format!("{name} is {value}; this gateway allows at most {cap} output tokens");
-            Err(GatewayError::new(ErrorKind::OverCap, Stage::Admit, message).param(name))
+    }
+    Ok(most)
+}
+
+/// A whole number above zero.
+fn whole(body: &[u8], span: Span) -> Option<u64> {
+    scan::int_value(body, span).and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0)
+}
+
+/// The cap of one request.
+struct Cap<'a> {
+    /// Output tokens of each choice.
+    each: Option<u64>,
+    choices: u64,
+    caps: &'a Caps,
+}
+
+impl Cap<'_> {
+    fn hold(&self, splices: &mut Splices, body: &[u8], span: Span, name: &'static str) -> Result<(), GatewayError> {
+        let Some(each) = self.each else { return Ok(()) };
+        match whole(body, span) {
+            Some(value) if value <= each => Ok(()),
+            Some(_) if self.caps.on_excess == OnExcess::Clamp => {
+                splices.replace(span, Bytes::from(each.to_string()));
+                Ok(())
+            }
+            Some(value) => Err(self.excess(name, value)),
+            // Beyond 64 bits, negative, fractional, a string: no engine reads it as a number under the cap for sure.
+            None => {
+                let message = format!("{name} must be a whole number from 1 to {each}");
+                Err(GatewayError::new(ErrorKind::BadRequest, Stage::Admit, message).param(name))
+            }
         }
-        // Beyond 64 bits, negative, fractional, a string: no engine reads it as a number under the cap for sure.
-        None => {
-            let message = format!("{name} must be a whole number from 1 to {cap}");
-            Err(GatewayError::new(ErrorKind::BadRequest, Stage::Admit, message).param(name))
-        }
+    }
+
+    fn excess(&self, name: &'static str, value: u64) -> GatewayError {
+        let cap = self.caps.max_output_tokens.unwrap_or_default();
+        let over = if self.choices > 1 { format!(" over all {} choices", self.choices) } else { String::new() };
+        let message = format!("{name} is {value}; this gateway allows at most {cap} output tokens{over}");
+        GatewayError::new(ErrorKind::OverCap, Stage::Admit, message).param(name)
     }
 }
 
@@ -197,6 +239,7 @@ mod tests {
             ),
             (r#"{"stream_options":{"include_usage":true}}"#, r#"{"stream_options":{"include_usage":true}}"#, false),
             (r#"{"stream_options":7}"#, r#"{"stream_options":7}"#, false),
+            (r#"{"stream_options":{"include_usage":"Yes"}}"#, r#"{"stream_options":{"include_usage":"Yes"}}"#, false),
             (
                 r#"{"stream_options":{"continuous_usage_stats":true}}"#,
                 r#"{"stream_options":{"continuous_usage_stats":true}}"#,
@@ -217,6 +260,9 @@ mod tests {
             r#"{"max_tokens":5,"max_tokens":999}"#,
             r#"{"max\u005ftokens":999}"#,
             r#"{"max_tokens":1e3}"#,
+            r#"{"max_tokens":100,"n":2}"#,
+            r#"{"max_tokens":50,"n":2,"n":3}"#,
+            r#"{"max_tokens":1,"best_of":101}"#,
         ] {
             let error = capped(text, OnExcess::Reject).unwrap_err();
             assert_eq!(error.kind, ErrorKind::OverCap, "{text}");
@@ -227,6 +273,8 @@ mod tests {
             r#"{"max_tokens":-1}"#,
             r#"{"max_tokens":0}"#,
             r#"{"max_tokens":1.5}"#,
+            r#"{"max_tokens":5,"n":"5000"}"#,
+            r#"{"max_tokens":5,"n":-1}"#,
             r#"{"max_tokens":99999999999999999999999}"#,
         ] {
             assert!(capped(text, OnExcess::Reject).is_err(), "{text}");
@@ -241,6 +289,16 @@ mod tests {
         );
         assert_eq!(capped(r#"{"x":1}"#, OnExcess::Reject).unwrap(), r#"{"x":1,"max_tokens":100}"#);
         assert_eq!(capped(r#"{"max_tokens":null}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);
+        for (text, want) in [
+            (r#"{"max_tokens":5,"max_tokens":null}"#, r#"{"max_tokens":5,"max_tokens":100}"#),
+            (r#"{"max_tokens":null,"max_tokens":5}"#, r#"{"max_tokens":100,"max_tokens":5}"#),
+            (r#"{"max_tokens":5,"max_completion_tokens":null}"#, r#"{"max_tokens":5,"max_completion_tokens":null}"#),
+            (r#"{"n":4}"#, r#"{"n":4,"max_tokens":25}"#),
+            (r#"{"n":4,"max_tokens":25}"#, r#"{"n":4,"max_tokens":25}"#),
+        ] {
+            assert_eq!(capped(text, OnExcess::Reject).unwrap(), want, "{text}");
+        }
+        assert_eq!(capped(r#"{"max_tokens":80,"n":4}"#, OnExcess::Clamp).unwrap(), r#"{"max_tokens":25,"n":4}"#);
         assert_eq!(capped(r#"{"max_tokens":100}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);
     }
 }

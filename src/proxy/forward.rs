@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     dialect::{
-        event::Meaning,
+        event::{self, Meaning},
         sse::{EventSink, Frames, Scanner},
     },
     engine::{self, Failure, error_code},
@@ -29,10 +29,10 @@ use crate::{
         headers,
         pool::{Placed, Placement, Pool},
         report::{Meter, Report},
-        tap::{Observer, Tap, TapLimits, TapParts},
+        tap::{self, Observer, Tap, TapLimits, TapParts},
     },
     telemetry::Cause,
-    types::Outcome,
+    types::{Endpoint, Outcome},
     upstream::client::{self, Segments, UpstreamClient},
 };
 
@@ -41,6 +41,9 @@ const MAX_ATTEMPTS: usize = 3;
 
 /// A started but incomplete first event is not held longer than this: a client waits for its bytes.
 const PARTIAL_HOLD: Duration = Duration::from_millis(40);
+
+/// Comments that are held before the first event at most, in bytes.
+const HOLD_BYTES: usize = 64 << 10;
 
 /// Largest error answer that is read to decide on a retry; a longer one is relayed.
 const ERROR_CAP: usize = 64 << 10;
@@ -167,7 +170,8 @@ impl Forward<'_> {
             Err(_) => Err((attempt.timed_out(), report)),
             Ok(Err(error)) => Err((attempt.transport(error), report)),
             Ok(Ok(response)) if response.status().is_success() => attempt.accepted(response, report).await,
-            Ok(Ok(response)) => attempt.refused(response, report).await,
+            Ok(Ok(response)) if response.status().as_u16() >= 400 => attempt.refused(response, report).await,
+            Ok(Ok(response)) => Err((attempt.no_answer(response.status()), report)),
         }
     }
 
@@ -233,8 +237,23 @@ impl Attempt<'_> {
         Refusal { answer: Answer::Error(error), retry }
     }
 
+    /// A redirect or a switch of protocols: not passed on, as it would name the replica.
+    fn no_answer(&self, status: StatusCode) -> Refusal {
+        let message = format!("the replica answered {status}, which is no answer to this request");
+        self.nonsense(&message)
+    }
+
+    /// The replica speaks nonsense. The request may have run: no other replica is asked.
+    fn nonsense(&self, message: &str) -> Refusal {
+        self.replica.failed(FailureCause::Protocol, Instant::now());
+        self.forget();
+        let error = GatewayError::new(ErrorKind::ReplicaProtocol, Stage::Forward, message);
+        Refusal { answer: Answer::Error(error), retry: None }
+    }
+
     fn timed_out(&self) -> Refusal {
         self.replica.failed(FailureCause::Timeout, Instant::now());
+        self.forget();
         let limit = if self.out.stream { "timeouts.first_token" } else { "timeouts.total" };
         let message = format!("the replica did not answer within {limit}");
         Refusal {
@@ -313,8 +332,7 @@ impl Attempt<'_> {
         match self.hold(body, report).await {
             Held::Release(start, report) => Ok(self.relay(head, start, report)),
             Held::Error(payload, report) => {
-                let code = error_code::status_of(&payload).filter(|code| (400..600).contains(code)).unwrap_or(500);
-                let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                let status = status_of(&payload);
                 head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 Err((self.judge(status, head.headers, payload), report))
             }
@@ -338,7 +356,12 @@ impl Attempt<'_> {
         } else {
             Observer::Json(Vec::new())
         };
-        if self.out.stream || body.is_end_stream() {
+        if body.is_end_stream()
+            && let Some(refusal) = self.whole_nonsense(&head, &observer, None, report.endpoint())
+        {
+            return Err((refusal, report));
+        }
+        if self.out.stream {
             return Ok(self.relay(head, TapStart::new(observer, Some(body)), report));
         }
         let limit = self.sent + self.forward.limits.tap.total;
@@ -348,15 +371,41 @@ impl Attempt<'_> {
             Ok(None) => Ok(self.relay(head, TapStart::new(observer, None), report)),
             Ok(Some(Ok(frame))) => {
                 let first = frame.into_data().ok();
+                if body.is_end_stream()
+                    && let Some(refusal) = self.whole_nonsense(&head, &observer, first.as_ref(), report.endpoint())
+                {
+                    return Err((refusal, report));
+                }
                 Ok(self.relay(head, TapStart { first, ..TapStart::new(observer, Some(body)) }, report))
             }
         }
+    }
+
+    /// A whole answer, none of which reached the client, that is no result: an error object is judged as if it had come
+    /// with its own status, anything else is nonsense.
+    fn whole_nonsense(
+        &self,
+        head: &http::response::Parts,
+        observer: &Observer,
+        body: Option<&Bytes>,
+        endpoint: Endpoint,
+    ) -> Option<Refusal> {
+        let Observer::Json(_) = observer else { return None };
+        let body = body.cloned().unwrap_or_default();
+        let meaning = event::read(&body);
+        tap::nonsense(&meaning, &body, endpoint)?;
+        Some(if meaning.error {
+            self.judge(status_of(&body), head.headers.clone(), body)
+        } else {
+            self.nonsense("the replica's answer is no JSON object")
+        })
     }
 
     /// The body broke before any of it reached the client. The engine had begun: no other replica is asked.
     fn broke_off(&self, error: hyper::Error) -> Refusal {
         let (kind, cause) = client::classify_body(&error);
         self.replica.failed(cause, Instant::now());
+        self.forget();
         let message = "the replica closed the connection before its answer began";
         let error = GatewayError::new(kind, Stage::Forward, message).cause(error);
         Refusal { answer: Answer::Error(error), retry: None }
@@ -376,10 +425,7 @@ impl Attempt<'_> {
                 Err(_) => break,
                 Ok(Some(Err(error))) => return Held::Failed(self.broke_off(error), report),
                 Ok(None) if ready.is_empty() && !scanner.inside_event() => {
-                    self.replica.failed(FailureCause::Protocol, Instant::now());
-                    let message = "the replica's stream ended without an event";
-                    let error = GatewayError::new(ErrorKind::ReplicaProtocol, Stage::Forward, message);
-                    return Held::Failed(Refusal { answer: Answer::Error(error), retry: None }, report);
+                    return Held::Failed(self.nonsense("the replica's stream ended without an event"), report);
                 }
                 Ok(None) => {
                     let start = TapStart { ready, ..TapStart::new(Observer::Events(scanner), None) };
@@ -395,6 +441,7 @@ impl Attempt<'_> {
                 Some((meaning, payload)) if meaning.error => return Held::Error(payload.clone(), report),
                 Some(_) => break,
                 None if progress.engine => release = release.min(now + PARTIAL_HOLD),
+                None if ready.iter().map(Bytes::len).sum::<usize>() > HOLD_BYTES => break,
                 None => {}
             }
         }
@@ -474,6 +521,12 @@ impl EventSink for First<'_> {
     fn oversize(&mut self) {
         self.meter.oversize();
     }
+}
+
+/// The status that an error object speaks of, 500 if of none.
+fn status_of(error: &[u8]) -> StatusCode {
+    let code = error_code::status_of(error).filter(|code| (400..600).contains(code));
+    code.and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// Reads an error body up to the cap. The second value is `None` when it is whole, else whether it has ended.

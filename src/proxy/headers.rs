@@ -4,6 +4,8 @@
 //! credentials and cookies, and what only a trusted hop may say. No content coding is asked for, since the observer
 //! could not read the answer.
 
+use std::time::SystemTime;
+
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{self, Entry},
@@ -112,7 +114,7 @@ pub fn request_id(headers: &mut HeaderMap) -> HeaderValue {
         Entry::Occupied(entry) if plain(entry.get()) && entry.iter().count() == 1 => entry.get().clone(),
         other => {
             let mut text = [0_u8; uuid::fmt::Hyphenated::LENGTH];
-            let id = &*uuid::Uuid::now_v7().hyphenated().encode_lower(&mut text);
+            let id = &*new_id().hyphenated().encode_lower(&mut text);
             let value = HeaderValue::from_str(id).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
             match other {
                 Entry::Occupied(mut entry) => {
@@ -125,6 +127,13 @@ pub fn request_id(headers: &mut HeaderMap) -> HeaderValue {
             value
         }
     }
+}
+
+/// A UUID v7 from the thread's generator: `Uuid::now_v7` asks the kernel for random bytes each time.
+fn new_id() -> uuid::Uuid {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    uuid::Builder::from_unix_timestamp_millis(millis, &rand::random()).into_uuid()
 }
 
 /// Whether a body with this content type is a server-sent-event stream. Compared without case or parameters.
@@ -202,7 +211,9 @@ mod tests {
             headers.insert(REQUEST_ID, HeaderValue::from_static(bad));
             let id = request_id(&mut headers);
             assert_eq!(id.len(), 36, "{bad:?}");
-            assert_eq!(headers[REQUEST_ID], id);
+            let id: uuid::Uuid = id.to_str().unwrap().parse().unwrap();
+            assert_eq!(id.get_version_num(), 7);
+            assert_eq!(headers[REQUEST_ID], id.to_string());
         }
     }
 

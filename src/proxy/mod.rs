@@ -68,7 +68,6 @@ struct Arrived {
     headers: HeaderMap,
     query: Option<String>,
     body: Bytes,
-    _lease: BodyLease,
 }
 
 impl Proxy {
@@ -110,7 +109,9 @@ impl Proxy {
             Ok(arrived) => arrived,
             Err(error) => return Err((error, report)),
         };
-        let (pool, out, affinity) = match self.admit(&arrived, &mut report) {
+        // Holds the body's memory until no attempt needs it any more.
+        let (arrived, _lease) = arrived;
+        let (pool, out, affinity) = match self.admit(arrived, &mut report) {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
@@ -119,7 +120,6 @@ impl Proxy {
             return Err((forward::no_replica().retry_after(pool.retry_after()), report));
         }
         let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
-        // The body's memory is given back when this returns: no attempt needs it any more.
         forward.run(out, placement, report).await
     }
 
@@ -129,7 +129,7 @@ impl Proxy {
         endpoint: Endpoint,
         request: Request<Body>,
         report: &mut Report,
-    ) -> Result<Arrived, GatewayError> {
+    ) -> Result<(Arrived, BodyLease), GatewayError> {
         let (head, body) = request.into_parts();
         report.traced(head.headers.get(headers::TRACEPARENT).cloned());
         if let Some(key) = self.shared.keys.check(&head.headers)? {
@@ -139,33 +139,28 @@ impl Proxy {
         let (body, lease) = read::read(body, limits, &self.shared.bodies).await?;
         report.received(Instant::now());
         let query = head.uri.query().map(str::to_owned);
-        Ok(Arrived { endpoint, headers: head.headers, query, body, _lease: lease })
+        Ok((Arrived { endpoint, headers: head.headers, query, body }, lease))
     }
 
     /// Steps 3 to 5: scan, admit, key.
-    fn admit(
-        &self,
-        arrived: &Arrived,
-        report: &mut Report,
-    ) -> Result<(Arc<Pool>, Outgoing, Option<u64>), GatewayError> {
-        let Arrived { endpoint, body, .. } = arrived;
-        let fields = admit::fields(body)?;
-        let model = admit::model(body, &fields)?;
+    fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<(Arc<Pool>, Outgoing, Option<u64>), GatewayError> {
+        let Arrived { endpoint, mut headers, query, body } = arrived;
+        let fields = admit::fields(&body)?;
+        let model = admit::model(&body, &fields)?;
         let pool = self.shared.directory.load().find(model.as_deref())?.clone();
-        let stream = endpoint.generates() && admit::wants_stream(body, &fields);
+        let stream = endpoint.generates() && admit::wants_stream(&body, &fields);
         report.resolved(pool.clone(), stream);
         let mut splices = Splices::new();
-        admit::rename(&mut splices, body, &fields, pool.upstream_model());
-        admit::cap_output(&mut splices, body, &fields, *endpoint, pool.caps())?;
-        let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, body, &fields);
-        let chain = key::chain(body, &fields, *endpoint, &pool);
+        admit::rename(&mut splices, &body, &fields, pool.upstream_model());
+        admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
+        let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);
+        let chain = key::chain(&body, &fields, endpoint, &pool);
         report.prompt(chain.bytes());
-        let affinity = key::affinity(&arrived.headers, body, &fields);
-        let mut headers = arrived.headers.clone();
+        let affinity = key::affinity(&headers, &body, &fields);
         headers::to_replica(&mut headers);
-        let body = splices.apply(body);
+        let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing;
-        let out = Outgoing { headers, query: arrived.query.clone(), body, stream, hide_usage, expose, chain };
+        let out = Outgoing { headers, query, body, stream, hide_usage, expose, chain };
         Ok((pool, out, affinity))
     }
 }

@@ -168,6 +168,12 @@ impl Report {
         self.error.get_or_insert(error);
     }
 
+    /// Whether nobody has said yet how the request ended.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.outcome.is_none()
+    }
+
     /// Whether any output came.
     #[must_use]
     pub fn has_output(&self) -> bool {
@@ -311,9 +317,10 @@ fn refusal(kind: ErrorKind) -> Option<Reason> {
     }
 }
 
-/// The trace id of a W3C `traceparent`: its second part.
+/// The trace id of a W3C `traceparent`: its second part, 32 hexadecimal digits.
 fn trace_id(traceparent: &HeaderValue) -> Option<&str> {
-    traceparent.to_str().ok()?.split('-').nth(1)
+    let id = traceparent.to_str().ok()?.split('-').nth(1)?;
+    (id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
 }
 
 impl Drop for Report {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{
     dialect::{
-        event,
+        event::{self, Meaning},
         sse::{Frames, Scanner},
     },
     error::{self, BoxError, ErrorKind, GatewayError, Stage},
@@ -35,7 +35,7 @@ const BATCH: usize = 16 << 10;
 const LOOKS: u8 = 2;
 
 /// Longest non-streaming answer that is kept to read its usage.
-const ANSWER_CAP: usize = 4 << 20;
+const ANSWER_CAP: usize = 1 << 20;
 
 /// How the bytes are read on the side.
 #[derive(Debug)]
@@ -173,8 +173,7 @@ impl Tap {
                     self.report.end(Outcome::UpstreamStreamError);
                     self.blame(FailureCause::StreamError);
                 } else if self.report.is_complete() {
-                    self.report.end(Outcome::Success);
-                    self.praise();
+                    self.succeed();
                 } else {
                     // `[DONE]` alone, or an end without a finish reason, is no complete answer.
                     self.report.note("the stream ended without a finish reason".to_owned());
@@ -186,13 +185,17 @@ impl Tap {
                 if let Some(usage) = meaning.usage {
                     self.report.used(usage);
                 }
-                self.report.end(Outcome::Success);
-                self.praise();
+                let fault = if self.report.is_open() { nonsense(&meaning, kept, self.report.endpoint()) } else { None };
+                match fault {
+                    Some((outcome, cause)) => {
+                        self.report.note("the answer is no result that the endpoint could have".to_owned());
+                        self.report.end(outcome);
+                        self.blame(cause);
+                    }
+                    None => self.succeed(),
+                }
             }
-            Observer::Blind => {
-                self.report.end(Outcome::Success);
-                self.praise();
-            }
+            Observer::Blind => self.succeed(),
         }
         self.charge = None;
     }
@@ -225,11 +228,29 @@ impl Tap {
         }
     }
 
-    fn praise(&self) {
-        if let Some(charge) = &self.charge {
+    /// The whole answer came, and it was none of an error.
+    fn succeed(&mut self) {
+        if self.report.is_open()
+            && let Some(charge) = &self.charge
+        {
             charge.replica().succeeded(Instant::now());
         }
+        self.report.end(Outcome::Success);
     }
+}
+
+/// Why a whole answer with a success status is none, if it is none: no JSON object, or an error object.
+///
+/// Judged only where tokens are generated; the shapes of other answers are the engines' own affair.
+pub(super) fn nonsense(meaning: &Meaning, body: &[u8], endpoint: Endpoint) -> Option<(Outcome, FailureCause)> {
+    if !endpoint.generates() {
+        return None;
+    }
+    if meaning.error {
+        return Some((Outcome::UpstreamError, FailureCause::StreamError));
+    }
+    let empty = body.trim_ascii().is_empty();
+    (meaning.malformed || empty).then_some((Outcome::UpstreamProtocolError, FailureCause::Protocol))
 }
 
 /// The SSE event that tells a client of a broken stream, in its own dialect.
