@@ -122,6 +122,7 @@ fn views(count: u16) -> Vec<ReplicaView> {
         kv_usage: None,
         capacity_blocks: None,
         clock: 0,
+        since_empty: u32::MAX,
         limit: 256,
     };
     (0..count).map(view).collect()

@@ -51,6 +51,10 @@ pub struct Replica {
     engine: AtomicU8,
     generation: AtomicU8,
     clock: AtomicU32,
+    /// Reading of the clock behind which nothing is in the cache.
+    emptied_at: AtomicU32,
+    /// Reading of the clock at the engine's last word.
+    clock_at_word: AtomicU32,
     counters: Counters,
     models: ArcSwapOption<Vec<ServedModel>>,
     health: Mutex<Health>,
@@ -92,6 +96,8 @@ impl Replica {
             id_hash,
             generation: AtomicU8::new(generation),
             clock: AtomicU32::new(0),
+            emptied_at: AtomicU32::new(0),
+            clock_at_word: AtomicU32::new(0),
             counters: Counters::default(),
             models: ArcSwapOption::empty(),
             health: Mutex::new(Health::new(seed)),
@@ -196,6 +202,8 @@ impl Replica {
     pub fn restarted(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.clock.store(0, Ordering::Relaxed);
+        self.emptied_at.store(0, Ordering::Relaxed);
+        self.clock_at_word.store(0, Ordering::Relaxed);
         *self.load_state() = LoadState::default();
         self.health().forgive();
     }
@@ -297,8 +305,15 @@ impl Replica {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
 
+    /// The engine's counters fell since its last word: its cache was emptied in between. What it was sent since that
+    /// word may be there.
+    pub fn emptied(&self) {
+        self.emptied_at.store(self.clock_at_word.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Takes the engine's word on its load.
     pub fn set_load(&self, load: EngineLoad, now: Instant) {
+        self.clock_at_word.store(self.clock(), Ordering::Relaxed);
         let in_flight = self.in_flight();
         let peak = self.counters.peak.swap(in_flight, Ordering::Relaxed).max(in_flight);
         self.load_state().set(load, peak, now);
@@ -332,6 +347,7 @@ impl Replica {
             kv_usage,
             capacity_blocks: cache_tokens.and_then(|tokens| blocks(tokens, bytes_per_token, block_bytes)),
             clock: self.clock(),
+            since_empty: self.clock().wrapping_sub(self.emptied_at.load(Ordering::Relaxed)),
             limit: self.spec.limit,
             id_hash: self.id_hash,
         }

@@ -378,7 +378,7 @@ impl<'a> Search<'a> {
         let view = self.views.get(place)?;
         let current = holder(view.slot, view.generation) == number & !USED;
         let age = view.clock.wrapping_sub(last);
-        let fits = view.capacity_blocks.is_none_or(|capacity| age <= capacity);
+        let fits = age <= view.since_empty && view.capacity_blocks.is_none_or(|capacity| age <= capacity);
         (current && fits).then_some(place)
     }
 

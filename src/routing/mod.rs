@@ -50,6 +50,8 @@ pub struct ReplicaView {
     pub capacity_blocks: Option<u32>,
     /// Prompt blocks inserted so far, wrapping.
     pub clock: u32,
+    /// Prompt blocks inserted since its cache was last seen empty: it holds none from before.
+    pub since_empty: u32,
     /// Most requests in flight.
     pub limit: u32,
 }
@@ -239,6 +241,7 @@ pub(crate) mod testing {
             kv_usage: None,
             capacity_blocks: None,
             clock: 0,
+            since_empty: u32::MAX,
             limit: 256,
         }
     }

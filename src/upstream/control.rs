@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     pages::Pages,
     probe::{self, HealthCheck},
-    scrape::{Process, Scraped, scrape},
+    scrape::{Process, Scraped, Since, scrape},
     tls,
 };
 use crate::{
@@ -285,8 +285,14 @@ impl Watcher {
     }
 
     fn take(&self, load: EngineLoad) {
-        if self.process.replaced(&load) {
-            self.restarted();
+        match self.process.compare(&load) {
+            Since::Same => {}
+            Since::Replaced => self.restarted(),
+            Since::Emptied => {
+                self.replica.emptied();
+                tracing::info!(replica = self.replica.label(), "replica's counters began anew: its cache is empty");
+                self.tell(Change::Restarted);
+            }
         }
         self.replica.set_load(load, Instant::now());
         self.tell(Change::Load);

@@ -63,6 +63,17 @@ fn of_metrics(engine: &dyn Engine, page: &[u8]) -> Option<EngineLoad> {
     engine.load(&samples)
 }
 
+/// What happened between two words of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Since {
+    /// Nothing.
+    Same,
+    /// The process was replaced.
+    Replaced,
+    /// Its counters began anew, and it does not tell its start: the cache is empty, at some moment since.
+    Emptied,
+}
+
 /// What is known of the process behind the address.
 #[derive(Debug, Default)]
 pub(super) struct Process(Mutex<Known>);
@@ -74,18 +85,21 @@ struct Known {
 }
 
 impl Process {
-    /// Takes the engine's word; true when it comes from another process than the word before.
-    pub(super) fn replaced(&self, load: &EngineLoad) -> bool {
+    /// Takes the engine's word: does it come from the same process as the word before?
+    pub(super) fn compare(&self, load: &EngineLoad) -> Since {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let replaced = match (known.start_time, load.start_time) {
-            (Some(before), Some(now)) => (before - now).abs() > SAME_START,
-            _ => known.prefix_queries.zip(load.prefix_queries).is_some_and(|(before, now)| now < before),
+        let fell = known.prefix_queries.zip(load.prefix_queries).is_some_and(|(before, now)| now < before);
+        let since = match (known.start_time, load.start_time) {
+            (Some(before), Some(now)) if (before - now).abs() > SAME_START => Since::Replaced,
+            (Some(_), Some(_)) => Since::Same,
+            _ if fell => Since::Emptied,
+            _ => Since::Same,
         };
         *known = Known {
             start_time: load.start_time.or(known.start_time),
             prefix_queries: load.prefix_queries.or(known.prefix_queries),
         };
-        replaced
+        since
     }
 
     /// Whether start times tell a restart.
@@ -111,20 +125,20 @@ mod tests {
     fn a_changed_start_time_is_a_restart_and_a_missing_one_is_not() {
         let process = Process::default();
 
-        assert!(!process.replaced(&word(Some(1_796_062_347.24), Some(10))), "the first word");
-        assert!(!process.replaced(&word(Some(1_796_062_347.24), Some(20))));
-        assert!(!process.replaced(&word(None, Some(30))));
-        assert!(!process.replaced(&word(Some(1_796_062_347.24), None)));
-        assert!(process.replaced(&word(Some(1_796_062_399.5), Some(0))));
-        assert!(!process.replaced(&word(Some(1_796_062_399.5), Some(0))));
+        assert_eq!(process.compare(&word(Some(1_796_062_347.24), Some(10))), Since::Same, "the first word");
+        assert_eq!(process.compare(&word(Some(1_796_062_347.24), Some(20))), Since::Same);
+        assert_eq!(process.compare(&word(None, Some(30))), Since::Same);
+        assert_eq!(process.compare(&word(Some(1_796_062_347.24), None)), Since::Same);
+        assert_eq!(process.compare(&word(Some(1_796_062_399.5), Some(0))), Since::Replaced);
+        assert_eq!(process.compare(&word(Some(1_796_062_399.5), Some(0))), Since::Same);
     }
 
     #[test]
     fn without_a_start_time_a_counter_that_fell_tells() {
         let process = Process::default();
 
-        assert!(!process.replaced(&word(None, Some(1000))));
-        assert!(!process.replaced(&word(None, Some(1000))));
-        assert!(process.replaced(&word(None, Some(11))));
+        assert_eq!(process.compare(&word(None, Some(1000))), Since::Same);
+        assert_eq!(process.compare(&word(None, Some(1000))), Since::Same);
+        assert_eq!(process.compare(&word(None, Some(11))), Since::Emptied);
     }
 }

@@ -209,7 +209,9 @@ async fn a_restarted_gateway_finds_its_caches_again() {
 async fn hit_rate(gateway: &TestGateway, tally: &Mutex<Tally>, turns: Range<usize>) -> f64 {
     *tally.lock().unwrap() = Tally::default();
     for t in turns {
-        all_good(&gateway.send_all((0..60).map(|c| turn(c, t)), 12).await, "every turn is answered");
+        // Conversations of one system prompt do not all speak in the same moment.
+        let order = (0..60).map(|place| place * 7 % 60);
+        all_good(&gateway.send_all(order.map(|c| turn(c, t)), 12).await, "every turn is answered");
     }
     tally.lock().unwrap().rate()
 }

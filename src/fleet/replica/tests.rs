@@ -154,3 +154,21 @@ fn models_change_by_what_they_say_and_not_by_their_time() {
     assert!(replica.set_models(Vec::new()));
     assert!(replica.models_known());
 }
+
+#[test]
+fn an_emptied_cache_may_hold_what_came_since_the_last_word_and_nothing_older() {
+    let replica = replica();
+    let view = |replica: &Replica| replica.view(Instant::now(), 4.0, 256);
+    replica.advance_clock(100);
+    assert_eq!(view(&replica).since_empty, 100, "all that it was ever sent");
+    replica.set_load(EngineLoad::default(), Instant::now());
+    replica.advance_clock(7);
+
+    replica.emptied();
+    assert_eq!(view(&replica).since_empty, 7);
+    replica.advance_clock(1);
+    assert_eq!((view(&replica).since_empty, view(&replica).clock), (8, 108));
+
+    replica.restarted();
+    assert_eq!((view(&replica).since_empty, view(&replica).clock), (0, 0));
+}
