@@ -266,3 +266,19 @@ async fn errors_name_no_replica_and_no_prompt() {
     assert!(!answer.has("private"), "no prompt: {}", answer.text());
     well(&replica, &mut gateway).await;
 }
+
+#[tokio::test]
+async fn refusals_before_the_request_path_carry_a_request_id_and_are_counted() {
+    let (_replica, gateway) = pair().await;
+    let fields = (0..99).fold(Request::chat("x"), |request, i| request.header(&format!("X-{i}"), "v"));
+    let long = Request::chat("x").header("X-Long", &"v".repeat(40_000));
+    let cases =
+        [(Request::post("/nowhere", "{}"), 404), (Request::post("/v1/models", "{}"), 405), (long, 431), (fields, 431)];
+    for (request, status) in cases {
+        let answer = gateway.send(&request).await;
+        assert!(!json_error(&answer, status)["message"].as_str().unwrap().is_empty());
+        assert!(answer.header("x-request-id").is_some_and(|id| !id.is_empty()), "{status} names the request");
+    }
+    let counted = gateway.metrics().await.total("gateway_rejected_total", &[("reason", "body")]);
+    assert!(counted >= 3.0, "{counted}");
+}
