@@ -59,7 +59,7 @@ pub struct Timeouts {
     /// A whole request, from its last byte received to the last byte sent.
     #[serde(with = "period")]
     pub total: Duration,
-    /// Until a request head is complete.
+    /// Until a request head that has begun is complete; between requests a connection may be idle for longer.
     #[serde(with = "period")]
     pub header: Duration,
     /// After SIGTERM, until running requests are cut.

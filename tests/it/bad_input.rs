@@ -282,3 +282,19 @@ async fn refusals_before_the_request_path_carry_a_request_id_and_are_counted() {
     let counted = gateway.metrics().await.total("gateway_rejected_total", &[("reason", "body")]);
     assert!(counted >= 3.0, "{counted}");
 }
+
+#[tokio::test]
+async fn heads_that_cannot_be_parsed_get_an_error_with_a_body() {
+    let (_replica, gateway) = pair().await;
+    let fields: String = (0..200).map(|i| format!("X-{i}: v\r\n")).collect();
+    let forms = [
+        ("NONSENSE\r\n\r\n".to_owned(), 400),
+        ("GET /v1/models HTTP/1.1\r\nHost x\r\n\r\n".to_owned(), 400),
+        (format!("GET /v1/models HTTP/1.1\r\n{fields}\r\n"), 431),
+    ];
+    for (form, status) in forms {
+        let call = raw(&gateway, form).await;
+        json_error(&call.answer, status);
+        assert!(call.answer.header("x-request-id").is_some());
+    }
+}
