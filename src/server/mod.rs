@@ -10,6 +10,7 @@ mod connection;
 mod data;
 mod guarded;
 mod head;
+mod refuse;
 mod stream;
 mod supervise;
 mod view;

@@ -28,6 +28,7 @@ use crate::{
     server::{
         connection::{self, Context},
         data,
+        refuse::Refusals,
     },
     upstream::{client::UpstreamClient, tls},
 };
@@ -86,7 +87,8 @@ impl Workers {
             .collect::<io::Result<_>>()?;
         let deals = workers.iter().map(|worker| (worker.queue.clone(), worker.connections.clone())).collect();
         let permits = Arc::new(Semaphore::new(shared.server.limits.connections));
-        tasks.spawn(deal(listener, deals, permits, stop.clone()));
+        let refusals = Refusals::new(shared.telemetry.clone(), tasks.clone());
+        tasks.spawn(deal(listener, deals, permits, refusals, stop.clone()));
         Ok(Self { address, workers })
     }
 
@@ -121,16 +123,16 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts and hands over until stopped. Full: new connections wait in the listen queue.
+/// Accepts and hands over until stopped. Over the limit a connection is answered with 503 and closed.
 async fn deal(
     listener: TcpListener,
     workers: Vec<(mpsc::Sender<Accepted>, Arc<AtomicUsize>)>,
     permits: Arc<Semaphore>,
+    refusals: Refusals,
     stop: CancellationToken,
 ) {
     let next = async {
         loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else { return };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -138,6 +140,10 @@ async fn deal(
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
+            };
+            let Ok(permit) = permits.clone().try_acquire_owned() else {
+                refusals.refuse(stream);
+                continue;
             };
             let Ok(stream) = prepare(stream) else { continue };
             let Some((queue, connections)) = workers.iter().min_by_key(|(_, open)| open.load(Ordering::Relaxed)) else {

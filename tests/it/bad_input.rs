@@ -298,3 +298,31 @@ async fn heads_that_cannot_be_parsed_get_an_error_with_a_body() {
         assert!(call.answer.header("x-request-id").is_some());
     }
 }
+
+#[tokio::test]
+async fn a_connection_over_the_limit_is_told_so_and_one_that_ends_makes_room() {
+    let replica = ScriptedReplica::start();
+    let config = Config::new(std::slice::from_ref(&replica)).limit("connections: 2");
+    let mut gateway = TestGateway::with(config).await;
+    let list = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut call = Call::open(gateway.address()).await;
+        call.send_bytes(list.as_bytes()).await;
+        assert!(call.read_until(ms(3000), |answer| answer.status == 200).await);
+        held.push(call);
+    }
+
+    for _ in 0..3 {
+        let refused = gateway.send(&Request::chat("x")).await;
+        assert_eq!(json_error(&refused, 503)["code"], "gateway_overloaded");
+        assert_eq!(refused.header("retry-after").as_deref(), Some("1"));
+        assert_eq!(refused.header("connection").as_deref(), Some("close"));
+    }
+
+    held.clear();
+    replica.plays(reply(200, COMPLETION));
+    let served = async || gateway.send(&Request::chat("x")).await.is_good();
+    assert!(crate::support::until(ms(3000), served).await, "there is room again");
+    well(&replica, &mut gateway).await;
+}
