@@ -19,7 +19,7 @@ pub struct Limits {
     /// Bytes of one request head; above it 431.
     #[serde(with = "size::addressable")]
     pub headers: usize,
-    /// Client connections at a time; above it new ones wait in the listen queue.
+    /// Client connections at a time; a new one above it is answered 503 and closed.
     pub connections: usize,
     /// Bytes of all request bodies held at a time; above it 503.
     #[serde(with = "size")]
@@ -59,7 +59,7 @@ pub struct Timeouts {
     /// A whole request, from its last byte received to the last byte sent.
     #[serde(with = "period")]
     pub total: Duration,
-    /// Until a request head is complete.
+    /// Until a request head that has begun is complete; between requests a connection may be idle for longer.
     #[serde(with = "period")]
     pub header: Duration,
     /// After SIGTERM, until running requests are cut.

@@ -7,11 +7,12 @@ use axum::{
     body::Body,
     routing::{get, post},
 };
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 
 use crate::{
     error::{ErrorKind, GatewayError, Stage},
     proxy::{Proxy, headers},
+    telemetry::{NO_MODEL, Reason},
     types::Endpoint,
 };
 
@@ -26,13 +27,17 @@ pub(super) fn router(proxy: Proxy) -> Router {
         let proxy = proxy.clone();
         let serve = move |request: Request<Body>| async move {
             match checked(&proxy, &request) {
-                Some(refused) => refused,
+                Some(refused) => tagged(&proxy, request.headers(), refused),
                 None => proxy.serve(endpoint, request).await,
             }
         };
         router = router.route(endpoint.path(), post(serve));
     }
+    let (other, wrong) = (proxy.clone(), proxy.clone());
     let models = move |request: Request<Body>| async move { list(&proxy, &request) };
+    let unknown = move |request: Request<Body>| async move { tagged(&other, request.headers(), unknown(&request)) };
+    let wrong_method =
+        move |request: Request<Body>| async move { tagged(&wrong, request.headers(), wrong_method(&request)) };
     router.route("/v1/models", get(models)).fallback(unknown).method_not_allowed_fallback(wrong_method)
 }
 
@@ -50,6 +55,13 @@ fn checked(proxy: &Proxy, request: &Request<Body>) -> Option<Response<Body>> {
     })
 }
 
+/// A refusal with the request's id, counted: such a request has no model and no report.
+fn tagged(proxy: &Proxy, sent: &HeaderMap, mut response: Response<Body>) -> Response<Body> {
+    proxy.shared().telemetry.model(NO_MODEL).rejected(Reason::Body);
+    response.headers_mut().insert(headers::REQUEST_ID, headers::request_id(&mut sent.clone()));
+    response
+}
+
 fn list(proxy: &Proxy, request: &Request<Body>) -> Response<Body> {
     let listed = proxy.shared().keys.check(request.headers()).and_then(|_| proxy.shared().directory.load().models());
     let mut response = match listed {
@@ -65,14 +77,14 @@ fn list(proxy: &Proxy, request: &Request<Body>) -> Response<Body> {
     response
 }
 
-async fn unknown(request: Request<Body>) -> Response<Body> {
-    let message = format!("unknown URL {} {}; GET /v1/models lists the models", request.method(), path(&request));
+fn unknown(request: &Request<Body>) -> Response<Body> {
+    let message = format!("unknown URL {} {}; GET /v1/models lists the models", request.method(), path(request));
     answer(&GatewayError::new(ErrorKind::NoRoute, Stage::Accept, message))
 }
 
-async fn wrong_method(request: Request<Body>) -> Response<Body> {
+fn wrong_method(request: &Request<Body>) -> Response<Body> {
     let allowed = if request.uri().path() == "/v1/models" { "GET" } else { "POST" };
-    let message = format!("{} is not allowed on {}; use {allowed}", request.method(), path(&request));
+    let message = format!("{} is not allowed on {}; use {allowed}", request.method(), path(request));
     let mut response = answer(&GatewayError::new(ErrorKind::Method, Stage::Accept, message));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response

@@ -3,9 +3,15 @@
 //! [`start`] brings everything up and returns at once; the data port listens when it returns, with or without replicas.
 //! Stopping is in three steps: no new connections and `/readyz` says 503, running requests end, the rest is cut.
 
+mod activity;
 pub mod admin;
+mod answer;
+mod connection;
 mod data;
 mod guarded;
+mod head;
+mod refuse;
+mod stream;
 mod supervise;
 mod view;
 mod workers;

@@ -16,21 +16,20 @@ use std::{
 };
 
 use axum::Router;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::{
     proxy::{Proxy, Shared},
-    server::{data, guarded::Guarded},
+    server::{
+        connection::{self, Context},
+        data,
+        refuse::Refusals,
+    },
     upstream::{client::UpstreamClient, tls},
 };
 
@@ -38,10 +37,6 @@ use crate::{
 const HANDOVER: usize = 1024;
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Concurrent streams of one HTTP/2 connection.
-const H2_STREAMS: u32 = 100;
-/// Bytes buffered of a client's request, and of an answer that it does not read fast enough.
-const BUFFER: usize = 64 << 10;
 /// Length of the listen queue.
 const BACKLOG: i32 = 1024;
 
@@ -92,7 +87,8 @@ impl Workers {
             .collect::<io::Result<_>>()?;
         let deals = workers.iter().map(|worker| (worker.queue.clone(), worker.connections.clone())).collect();
         let permits = Arc::new(Semaphore::new(shared.server.limits.connections));
-        tasks.spawn(deal(listener, deals, permits, stop.clone()));
+        let refusals = Refusals::new(shared.telemetry.clone(), tasks.clone());
+        tasks.spawn(deal(listener, deals, permits, refusals, stop.clone()));
         Ok(Self { address, workers })
     }
 
@@ -127,16 +123,16 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts and hands over until stopped. Full: new connections wait in the listen queue.
+/// Accepts and hands over until stopped. Over the limit a connection is answered with 503 and closed.
 async fn deal(
     listener: TcpListener,
     workers: Vec<(mpsc::Sender<Accepted>, Arc<AtomicUsize>)>,
     permits: Arc<Semaphore>,
+    refusals: Refusals,
     stop: CancellationToken,
 ) {
     let next = async {
         loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else { return };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -144,6 +140,10 @@ async fn deal(
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
+            };
+            let Ok(permit) = permits.clone().try_acquire_owned() else {
+                refusals.refuse(stream);
+                continue;
             };
             let Ok(stream) = prepare(stream) else { continue };
             let Some((queue, connections)) = workers.iter().min_by_key(|(_, open)| open.load(Ordering::Relaxed)) else {
@@ -190,13 +190,26 @@ impl Serving {
     async fn work(self, mut accepted: mpsc::Receiver<Accepted>, open: Arc<AtomicUsize>) {
         let connections = TaskTracker::new();
         while let Some(Some(next)) = self.stop.run_until_cancelled(accepted.recv()).await {
-            let counted = Counted { open: open.clone(), shared: self.shared.clone(), _permit: next.permit };
-            counted.shared.telemetry.connections(1);
-            let Ok(stream) = TcpStream::from_std(next.stream) else { continue };
-            connections.spawn(connection(stream, self.router.clone(), counted, self.stop.clone()));
+            self.spawn(next, &connections, &open);
+        }
+        // What was handed over before the stop is served; no more is taken.
+        accepted.close();
+        while let Some(next) = accepted.recv().await {
+            self.spawn(next, &connections, &open);
         }
         connections.close();
         self.cut.run_until_cancelled(connections.wait()).await;
+    }
+
+    fn spawn(&self, next: Accepted, connections: &TaskTracker, open: &Arc<AtomicUsize>) {
+        let counted = Counted { open: open.clone(), shared: self.shared.clone(), _permit: next.permit };
+        counted.shared.telemetry.connections(1);
+        let Ok(stream) = TcpStream::from_std(next.stream) else { return };
+        let (router, stop, tasks) = (self.router.clone(), self.stop.clone(), connections.clone());
+        let context = Context { router, stop, tasks, head_bytes: self.shared.server.limits.headers };
+        connections.spawn(async move {
+            connection::serve(stream, context, &counted.shared.server.timeouts).await;
+        });
     }
 }
 
@@ -211,32 +224,5 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
         self.shared.telemetry.connections(-1);
-    }
-}
-
-async fn connection(stream: TcpStream, router: Router, counted: Counted, stop: CancellationToken) {
-    let timeouts = &counted.shared.server.timeouts;
-    let io = TokioIo::new(Guarded::new(stream, timeouts.header, timeouts.client_idle));
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(timeouts.header)
-        .max_buf_size(BUFFER)
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(H2_STREAMS)
-        .max_header_list_size(u32::try_from(counted.shared.server.limits.headers).unwrap_or(u32::MAX));
-    let serving = builder.serve_connection(io, TowerToHyperService::new(router));
-    tokio::pin!(serving);
-    let served = tokio::select! {
-        served = &mut serving => served,
-        () = stop.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = served {
-        debug!(error = %crate::error::chain(error.as_ref()), "connection ended");
     }
 }

@@ -266,3 +266,63 @@ async fn errors_name_no_replica_and_no_prompt() {
     assert!(!answer.has("private"), "no prompt: {}", answer.text());
     well(&replica, &mut gateway).await;
 }
+
+#[tokio::test]
+async fn refusals_before_the_request_path_carry_a_request_id_and_are_counted() {
+    let (_replica, gateway) = pair().await;
+    let fields = (0..99).fold(Request::chat("x"), |request, i| request.header(&format!("X-{i}"), "v"));
+    let long = Request::chat("x").header("X-Long", &"v".repeat(40_000));
+    let cases =
+        [(Request::post("/nowhere", "{}"), 404), (Request::post("/v1/models", "{}"), 405), (long, 431), (fields, 431)];
+    for (request, status) in cases {
+        let answer = gateway.send(&request).await;
+        assert!(!json_error(&answer, status)["message"].as_str().unwrap().is_empty());
+        assert!(answer.header("x-request-id").is_some_and(|id| !id.is_empty()), "{status} names the request");
+    }
+    let counted = gateway.metrics().await.total("gateway_rejected_total", &[("reason", "body")]);
+    assert!(counted >= 3.0, "{counted}");
+}
+
+#[tokio::test]
+async fn heads_that_cannot_be_parsed_get_an_error_with_a_body() {
+    let (_replica, gateway) = pair().await;
+    let fields: String = (0..200).map(|i| format!("X-{i}: v\r\n")).collect();
+    let forms = [
+        ("NONSENSE\r\n\r\n".to_owned(), 400),
+        ("GET /v1/models HTTP/1.1\r\nHost x\r\n\r\n".to_owned(), 400),
+        (format!("GET /v1/models HTTP/1.1\r\n{fields}\r\n"), 431),
+    ];
+    for (form, status) in forms {
+        let call = raw(&gateway, form).await;
+        json_error(&call.answer, status);
+        assert!(call.answer.header("x-request-id").is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_over_the_limit_is_told_so_and_one_that_ends_makes_room() {
+    let replica = ScriptedReplica::start();
+    let config = Config::new(std::slice::from_ref(&replica)).limit("connections: 2");
+    let mut gateway = TestGateway::with(config).await;
+    let list = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut call = Call::open(gateway.address()).await;
+        call.send_bytes(list.as_bytes()).await;
+        assert!(call.read_until(ms(3000), |answer| answer.status == 200).await);
+        held.push(call);
+    }
+
+    for _ in 0..3 {
+        let refused = gateway.send(&Request::chat("x")).await;
+        assert_eq!(json_error(&refused, 503)["code"], "gateway_overloaded");
+        assert_eq!(refused.header("retry-after").as_deref(), Some("1"));
+        assert_eq!(refused.header("connection").as_deref(), Some("close"));
+    }
+
+    held.clear();
+    replica.plays(reply(200, COMPLETION));
+    let served = async || gateway.send(&Request::chat("x")).await.is_good();
+    assert!(crate::support::until(ms(3000), served).await, "there is room again");
+    well(&replica, &mut gateway).await;
+}

@@ -252,3 +252,56 @@ async fn br_085_a_half_closed_client_is_served_or_counts_as_gone() {
     }
     gateway.idle().await;
 }
+
+#[tokio::test]
+async fn bytes_behind_a_request_do_not_hide_that_its_client_left() {
+    let (replica, gateway) = pair().await;
+    replica.plays(silent());
+    let mut call = gateway.start(&Request::chat("x")).await;
+    let post = replica.post(0).await;
+    call.send_bytes(b"GET /v1/mod").await;
+    tokio::time::sleep(ms(100)).await;
+
+    let left = Instant::now();
+    drop(call.close());
+
+    let after = closed_after(&post, left).await;
+    assert!(after < ms(1000), "the client's close is seen within 200 ms, and was after {after:?}");
+    gateway.only_outcome("cancelled", 1).await;
+    gateway.idle().await;
+}
+
+#[tokio::test]
+async fn an_http2_client_that_opens_no_window_does_not_hold_the_engine() {
+    let replica = ScriptedReplica::start();
+    let gateway = TestGateway::with(Config::new(std::slice::from_ref(&replica)).timeout("client_idle: 700ms")).await;
+    replica.plays(endless());
+    let socket = tokio::net::TcpStream::connect(gateway.address()).await.unwrap();
+    let (mut client, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(200)
+        .handshake(TokioIo::new(socket))
+        .await
+        .unwrap();
+    let connection = beside(connection);
+    let request = || {
+        http::Request::post(format!("http://{}/v1/chat/completions", gateway.address()))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::copy_from_slice(Request::stream("x").sent_body())))
+            .unwrap()
+    };
+    let answer = client.send_request(request()).await.unwrap();
+    let post = replica.post(0).await;
+    let started = Instant::now();
+
+    let after = closed_after(&post, started).await;
+
+    assert!(after > ms(600), "the limit is 700 ms: {after:?}");
+    gateway.only_outcome("cancelled", 1).await;
+    assert!(!connection.is_finished(), "only the stream is cut");
+    let mut body = answer.into_body();
+    let end = async { while let Some(Ok(_)) = http_body_util::BodyExt::frame(&mut body).await {} };
+    tokio::time::timeout(ms(2000), end).await.expect("the client sees the end of the stream");
+    replica.plays(reply(200, COMPLETION));
+    assert_eq!(client.send_request(request()).await.unwrap().status(), 200, "the connection still serves");
+    connection.abort();
+}

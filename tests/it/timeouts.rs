@@ -4,7 +4,7 @@
 
 use crate::support::{
     check::{honest, json_error, same},
-    client::Request,
+    client::{Call, Request},
     gateway::{Config, TestGateway, pair},
     ms,
     replica::{
@@ -112,4 +112,29 @@ async fn br_095_a_plain_answer_ends_at_the_total_limit() {
 
     json_error(&answer, 504);
     assert!(answer.took() < ms(2500), "the limit is 800 ms, it fired after {:?}", answer.took());
+}
+
+#[tokio::test]
+async fn bytes_that_could_begin_either_protocol_do_not_hold_a_connection() {
+    let replica = ScriptedReplica::start();
+    let gateway = TestGateway::with(Config::new(std::slice::from_ref(&replica)).timeout("header: 500ms")).await;
+    for begin in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM", b"POST /v1"] {
+        let mut call = Call::open(gateway.address()).await;
+        call.send_bytes(begin).await;
+        assert!(call.is_closed_within(ms(3000)).await, "{} holds a connection", begin.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn a_client_may_pause_between_requests_for_longer_than_a_head_may_take() {
+    let replica = ScriptedReplica::start();
+    let gateway = TestGateway::with(Config::new(std::slice::from_ref(&replica)).timeout("header: 400ms")).await;
+    let list = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut call = Call::open(gateway.address()).await;
+    call.send_bytes(list).await;
+    assert!(call.read_until(ms(3000), |answer| answer.has("\"list\"")).await);
+
+    assert!(!call.is_closed_within(ms(1200)).await, "an idle connection is kept");
+    call.send_bytes(b"GET /v1/mod").await;
+    assert!(call.is_closed_within(ms(3000)).await, "a head that has begun must come");
 }
