@@ -108,6 +108,9 @@ impl Fields {
     }
 }
 
+/// Repeated fields that a body may have. No client sends one; each is work for the caps.
+const MAX_DUPLICATES: usize = 16;
+
 /// Byte order mark, which Python's `json.loads` skips.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -131,6 +134,9 @@ pub fn scan(body: &[u8]) -> Result<Fields, ScanError> {
         let key = cursor.key()?;
         let value = cursor.value()?;
         fields.found(&key_bytes(body, key), value);
+        if fields.earlier.len() > MAX_DUPLICATES {
+            return Err(cursor.error("too many duplicate fields"));
+        }
         more = cursor.more(b'}')?;
     }
     fields.close = cursor.offset() - 1;

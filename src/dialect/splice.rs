@@ -38,11 +38,7 @@ impl Splices {
     /// Replaces a value. Of two changes to overlapping spans the one that starts first wins; of two to the same
     /// span, the later call.
     pub fn replace(&mut self, span: Span, with: impl Into<Bytes>) {
-        let with = with.into();
-        match self.changes.iter_mut().find(|change| change.span == span && span.start < span.end) {
-            Some(change) => change.with = with,
-            None => self.changes.push(Change { span, with }),
-        }
+        self.changes.push(Change { span, with: with.into() });
     }
 
     /// Inserts bytes before offset `at`; several at one offset stay in the order of the calls.
@@ -60,11 +56,14 @@ impl Splices {
     /// The changed body, in segments whose concatenation it is.
     #[must_use]
     pub fn apply(mut self, body: &Bytes) -> SmallVec<[Bytes; 8]> {
+        // Stable: changes of one span stay in the order of the calls.
         self.changes.sort_by_key(|change| (change.span.start, change.span.end));
         let mut segments = SmallVec::new();
         let mut at = 0;
-        for Change { span, with } in self.changes {
-            if span.start < at || span.end > body.len() {
+        let mut changes = self.changes.into_iter().peekable();
+        while let Some(Change { span, with }) = changes.next() {
+            let again = span.start < span.end && changes.peek().is_some_and(|next| next.span == span);
+            if again || span.start < at || span.end > body.len() {
                 continue;
             }
             push(&mut segments, body.slice(at..span.start));

@@ -107,12 +107,13 @@ impl Scanner {
                 self.comment = line.first() == Some(&b':');
             }
             let Some(end) = memchr2(b'\n', b'\r', line) else {
+                progress.engine |= !self.comment && (self.line_open || is_work(line));
                 self.line_open = true;
-                progress.engine |= !self.comment;
                 break;
             };
             let blank = end == 0 && !self.line_open;
-            progress.engine |= !blank && !self.comment;
+            let whole = line.get(..end).unwrap_or_default();
+            progress.engine |= !blank && !self.comment && (self.line_open || is_work(whole));
             self.line_open = false;
             at += end + 1;
             if line.get(end) == Some(&b'\r') {
@@ -178,6 +179,7 @@ impl Scanner {
             pass(frame, kept..frame.len(), out);
             self.passed = 0;
             self.blind = true;
+            self.dropped_last = false;
             return;
         }
         // An event of which the client has a part is passed on to its end.
@@ -195,13 +197,16 @@ impl Scanner {
     pub fn finish(&mut self, sink: &mut impl EventSink) -> Option<Bytes> {
         let carry = self.carry.split().freeze();
         let held = carry.slice(self.passed.min(carry.len())..);
+        let untouched = self.passed == 0;
         self.passed = 0;
         self.line_open = false;
         self.blind = false;
+        let mut hidden = false;
         if !carry.is_empty() {
-            read_event(&carry, &mut self.scratch, sink);
+            let meaning = read_event(&carry, &mut self.scratch, sink);
+            hidden = self.hide_usage && meaning.usage_only && untouched;
         }
-        (!held.is_empty()).then_some(held)
+        (!held.is_empty() && !hidden).then_some(held)
     }
 }
 
@@ -239,6 +244,11 @@ fn read_event(event: &[u8], scratch: &mut Vec<u8>, sink: &mut impl EventSink) ->
     let meaning = event::read(payload);
     sink.event(&meaning, payload);
     meaning
+}
+
+/// Whether a line (or the start of one) says that the engine works: an empty data field is a keep-alive in disguise.
+fn is_work(line: &[u8]) -> bool {
+    !matches!(line, b"data" | b"data:" | b"data: ")
 }
 
 /// The value of a `data` line: `data:x`, `data: x` or `data`.

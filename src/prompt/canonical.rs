@@ -230,8 +230,10 @@ impl<'a> Walk<'a> {
             members.push((key, value));
             more = cursor.more(b'}')?;
         }
-        if let (true, Some(text)) = (is_text, text) {
-            self.content(text);
+        // Text that is no string is read by no engine; a list there would be walked again at each level.
+        let text = text.map(|text| text.of(self.body)).filter(|text| is_text && text.starts_with(b"\""));
+        if let Some(text) = text {
+            string(text, &mut self.out);
             return Ok(());
         }
         let digest = members.iter().fold(0_u64, |sum, (key, value)| {

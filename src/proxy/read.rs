@@ -26,8 +26,10 @@ const PACE_GRACE: Duration = Duration::from_secs(30);
 /// How much of a refused body is read and thrown away, and how long.
 const DRAIN_BYTES: u64 = 64 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// Step in which memory for a body of unknown length is reserved.
+/// Step in which memory is reserved, as the bytes come: an announced length is a promise.
 const STEP: u64 = 64 << 10;
+/// Memory that a body gets in one piece before its bytes are there.
+const FIRST_STEP: u64 = 1 << 20;
 
 /// Memory that all request bodies share.
 #[derive(Debug)]
@@ -108,8 +110,8 @@ where
         drain(&mut body).await;
         return Err(too_large(limits.size));
     }
-    lease.grow_to(announced.unwrap_or(0))?;
-    let mut whole = BytesMut::with_capacity(usize::try_from(announced.unwrap_or(0)).unwrap_or(0));
+    let expected = announced.unwrap_or(STEP).min(FIRST_STEP);
+    let mut whole = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
     let started = Instant::now();
     loop {
         let frame = match timeout(limits.idle, body.frame()).await {
@@ -128,9 +130,7 @@ where
             drain(&mut body).await;
             return Err(too_large(limits.size));
         }
-        if announced.is_none() {
-            lease.grow_to(length.next_multiple_of(STEP))?;
-        }
+        lease.grow_to(length.next_multiple_of(STEP))?;
         whole.extend_from_slice(&data);
         let elapsed = started.elapsed();
         if elapsed > PACE_GRACE && length < SLOWEST * elapsed.as_secs() {
@@ -180,7 +180,7 @@ mod tests {
         let budget = BodyBudget::new(1 << 20);
 
         let (body, lease) = read(Full::new(Bytes::from(vec![1; 100])), limits(100), &budget).await.unwrap();
-        assert_eq!((body.len(), budget.used()), (100, 100));
+        assert_eq!((body.len(), budget.used()), (100, STEP));
         drop(lease);
 
         let error = read(Full::new(Bytes::from(vec![1; 101])), limits(100), &budget).await.unwrap_err();
@@ -200,6 +200,36 @@ mod tests {
         assert_eq!((body.len(), budget.used()), (10_000, STEP));
         assert_eq!(read(frames(11), limits(10_000), &budget).await.unwrap_err().kind, ErrorKind::TooLarge);
         assert_eq!(read(frames(100), limits(1 << 20), &budget).await.unwrap_err().kind, ErrorKind::Overloaded);
+    }
+
+    /// A body that announces a length and sends nothing.
+    struct Promise(u64);
+
+    impl Body for Promise {
+        type Data = Bytes;
+        type Error = std::io::Error;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+
+        fn size_hint(&self) -> http_body::SizeHint {
+            http_body::SizeHint::with_exact(self.0)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_announced_body_takes_nothing_from_others_before_it_comes() {
+        let budget = BodyBudget::new(1 << 20);
+        let promises = (0..4).map(|_| read(Promise(1 << 20), limits(1 << 20), &budget));
+        let honest = async { read(Full::new(Bytes::from(vec![1; 1 << 20])), limits(1 << 20), &budget).await.is_ok() };
+
+        let (_, served) = tokio::join!(futures_util::future::join_all(promises), honest);
+
+        assert!(served);
     }
 
     #[tokio::test(start_paused = true)]

@@ -202,3 +202,13 @@ proptest! {
         scan(text.as_bytes()).ok();
     }
 }
+
+#[test]
+fn a_body_of_duplicates_is_refused_early() {
+    let body = |times: usize| format!("{{{}\"model\":\"m\"}}", r#""model":"m","#.repeat(times));
+
+    assert_eq!(scan(body(16).as_bytes()).unwrap().duplicates_of("model").count(), 16);
+    let error = scan(body(100_000).as_bytes()).unwrap_err();
+    assert_eq!(error.what, "too many duplicate fields");
+    assert!(error.offset < 300, "not the whole body is read: {error}");
+}

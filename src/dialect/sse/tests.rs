@@ -99,6 +99,39 @@ fn comments_are_no_events_and_no_progress() {
 }
 
 #[test]
+fn empty_data_fields_are_no_progress() {
+    let (mut scanner, mut seen, mut out) = (Scanner::new(false), Seen::default(), Frames::new());
+    for idle in ["data:\n\n", "data: \n\n", "data\r\n\r\n", ": x\ndata:\n\n"] {
+        let progress = scanner.push(&Bytes::from_static(idle.as_bytes()), &mut seen, &mut out);
+        assert!(!progress.engine, "{idle:?}");
+    }
+    assert!(scanner.push(&Bytes::from_static(b"data: x\n\n"), &mut seen, &mut out).engine);
+}
+
+#[test]
+fn no_byte_is_lost_behind_a_hidden_event() {
+    let mut text = events("\r\n", &[LAST, USAGE]).into_bytes();
+    let hidden = text.len();
+    text.extend_from_slice(b"data: ");
+    text.resize(hidden + EVENT_CAP + 99, b'x');
+    let cut = text.len() + 1;
+    text.extend_from_slice(b"\r\n\r\n");
+
+    let (head, tail) = text.split_at(cut);
+    let (start, middle) = head.split_at(hidden);
+    let (passed, _) = run(true, [start, middle, tail]);
+
+    assert_eq!(passed.len(), text.len() - format!("data: {USAGE}\r\n\r\n").len());
+}
+
+#[test]
+fn a_hidden_usage_event_without_its_blank_line_stays_hidden() {
+    let (passed, seen) = run(true, [events("\n", &[LAST]).as_bytes(), format!("data: {USAGE}").as_bytes()]);
+    assert_eq!(passed, events("\n", &[LAST]).as_bytes());
+    assert_eq!(seen.payloads.len(), 2);
+}
+
+#[test]
 fn data_lines_are_joined_and_other_fields_ignored() {
     let text = b"retry: 3000\nid: 7\nevent: message\ndata:{\"choices\":[{\"index\":0,\ndata: \"delta\":{\"content\":\"a\"}}]}\n\ndata:[DONE]\n\n";
 
