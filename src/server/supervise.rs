@@ -25,6 +25,9 @@ use crate::{
     upstream::control::{Change, Watch, watch_replica},
 };
 
+/// Models that replicas may bring by themselves: each has an index and metric series.
+const OPEN_POOLS: usize = 256;
+
 /// How replicas of one group are reached.
 #[derive(Debug, Clone)]
 struct Access {
@@ -207,11 +210,7 @@ impl Supervisor {
             }
             complete &= group.replicas.iter().all(|replica| replica.models_known());
             let Some(plan) = &self.plan.open else { continue };
-            for replica in &group.replicas {
-                for served in replica.models().iter() {
-                    state.open.entry(served.id.clone()).or_insert_with(|| Arc::new(self.open_pool(&served.id, plan)));
-                }
-            }
+            self.follow_models(&mut state.open, &group.replicas, plan);
             for pool in state.open.values() {
                 let serving = group.replicas.iter().filter(|replica| replica.serves(pool.name()));
                 pool.set_members(self.members(pool, serving));
@@ -219,6 +218,36 @@ impl Supervisor {
             }
         }
         self.shared.directory.store(Arc::new(Directory::new(listed, complete)));
+    }
+
+    /// Makes the pools of models that are served now, and drops those that no replica serves any more. A replica that is
+    /// down keeps its last word, so its models stay.
+    fn follow_models(&self, open: &mut BTreeMap<Arc<str>, Arc<Pool>>, replicas: &[Arc<Replica>], plan: &OpenPlan) {
+        open.retain(|name, pool| {
+            let served = replicas.iter().any(|replica| replica.serves(name));
+            if !served {
+                info!(model = %name, "model is no longer served");
+                for member in pool.members().iter() {
+                    self.shared.telemetry.forget_replica(name, member.replica.label());
+                }
+            }
+            served
+        });
+        for replica in replicas {
+            for served in replica.models().iter().filter(|served| !served.id.is_empty()) {
+                if !open.contains_key(&served.id) {
+                    if open.len() >= OPEN_POOLS {
+                        error!(
+                            replica = replica.label(),
+                            limit = OPEN_POOLS,
+                            "too many models; the rest is not served"
+                        );
+                        break;
+                    }
+                    open.insert(served.id.clone(), Arc::new(self.open_pool(&served.id, plan)));
+                }
+            }
+        }
     }
 
     fn open_pool(&self, model: &Arc<str>, plan: &OpenPlan) -> Pool {

@@ -201,3 +201,40 @@ async fn a_replica_whose_probe_hangs_is_taken_out_and_comes_back() {
     replicas[0].set_health(Health::Status(200));
     assert!(until(ms(20_000), async || up().await > 1.5).await, "it is taken back when it answers");
 }
+
+/// The list of models as vLLM gives it.
+fn listing(models: &[&str]) -> String {
+    let models: Vec<String> =
+        models.iter().map(|id| format!(r#"{{"id":"{id}","object":"model","owned_by":"vllm"}}"#)).collect();
+    format!(r#"{{"object":"list","data":[{}]}}"#, models.join(","))
+}
+
+/// Names in the gateway's list.
+async fn listed(gateway: &TestGateway) -> Vec<String> {
+    let answer = gateway.send(&Request::get("/v1/models")).await;
+    let data = answer.json()["data"].as_array().cloned().unwrap_or_default();
+    data.iter().filter_map(|model| model["id"].as_str().map(str::to_owned)).collect()
+}
+
+#[tokio::test]
+async fn models_are_the_union_of_what_the_replicas_serve_now() {
+    let replicas = [ScriptedReplica::start(), ScriptedReplica::start()];
+    replicas[0].answers_get("/v1/models", reply(200, listing(&["m", "a"])));
+    replicas[1].answers_get("/v1/models", reply(200, listing(&["m", "b"])));
+    let gateway = TestGateway::over(&replicas).await;
+
+    let union = until(ms(5000), async || listed(&gateway).await == ["a", "b", "m"]);
+    assert!(union.await, "each name once: {:?}", listed(&gateway).await);
+    let only = r#"{"model":"b","messages":[]}"#;
+    all_good(&gateway.send_all((0..4).map(|_| Request::body(only.to_owned())), 1).await, "b is served");
+    assert_eq!((replicas[0].count(), replicas[1].count()), (0, 4), "and only where it is");
+
+    replicas[1].answers_get("/v1/models", reply(200, listing(&["m"])));
+    replicas[1].set_health(Health::Status(503));
+    gateway.reaches("gateway_replica_up", &[("model", "m")], 1.0).await;
+    replicas[1].set_health(Health::Status(200));
+
+    let left = until(ms(8000), async || listed(&gateway).await == ["a", "m"]);
+    assert!(left.await, "a model that nobody serves leaves: {:?}", listed(&gateway).await);
+    json_error(&gateway.send(&Request::body(only.to_owned())).await, 404);
+}
