@@ -127,7 +127,7 @@ fn a_deep_prompt_is_found_at_any_depth() {
 }
 
 #[test]
-fn many_threads_at_once_leave_a_whole_table() {
+fn br_069_many_threads_at_once_leave_a_whole_table() {
     let index = PrefixIndex::new(2048);
     std::thread::scope(|scope| {
         for thread in 0..8_u16 {
