@@ -28,8 +28,8 @@ const DRAIN_BYTES: u64 = 64 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Step in which memory is reserved, as the bytes come: an announced length is a promise.
 const STEP: u64 = 64 << 10;
-/// Memory that a body gets in one piece before its bytes are there.
-const FIRST_STEP: u64 = 1 << 20;
+/// Address space that a body gets in one piece before its bytes are there; the system gives memory as they come.
+const FIRST_STEP: u64 = 4 << 20;
 
 /// Memory that all request bodies share.
 #[derive(Debug)]
