@@ -144,6 +144,8 @@ struct Memory {
     check: HealthCheck,
     /// It was up before: what comes back may be another process.
     seen: bool,
+    /// Whether any probe was bad: a replica that never came up is told of once.
+    missed: bool,
     /// Refused probes since the last good one.
     refused: u32,
     /// Since when it has not been up.
@@ -166,8 +168,14 @@ impl Watcher {
 
     async fn watch_health(&self) {
         let now = Instant::now();
-        let mut memory =
-            Memory { check: HealthCheck::default(), seen: false, refused: 0, down_since: now, models_due: now };
+        let mut memory = Memory {
+            check: HealthCheck::default(),
+            missed: false,
+            seen: false,
+            refused: 0,
+            down_since: now,
+            models_due: now,
+        };
         loop {
             let began = Instant::now();
             match memory.check.ask(&self.pages).await {
@@ -209,7 +217,10 @@ impl Watcher {
             memory.down_since = now;
             tracing::warn!(replica = self.replica.label(), ?failure, "replica is down");
             self.tell(Change::Down);
+        } else if !memory.seen && !memory.missed {
+            tracing::warn!(replica = self.replica.label(), ?failure, "replica does not answer yet; it is asked again");
         }
+        memory.missed = true;
     }
 
     async fn read_models(&self, memory: &mut Memory) {
