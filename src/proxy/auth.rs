@@ -12,17 +12,32 @@ use crate::{
     error::{ErrorKind, GatewayError, Stage},
 };
 
+/// Whoever a key stands for, with all that the configuration says of it.
+#[derive(Debug)]
+pub struct Tenant {
+    /// The key's section.
+    pub plan: KeyPlan,
+}
+
+impl Tenant {
+    /// Id of the key, as in logs and metrics.
+    #[must_use]
+    pub fn id(&self) -> &Arc<str> {
+        &self.plan.id
+    }
+}
+
 /// Keys by digest. Empty: the gateway is open.
 #[derive(Debug, Default)]
 pub struct Keys {
-    by_digest: HashMap<[u8; 32], Arc<str>>,
+    by_digest: HashMap<[u8; 32], Arc<Tenant>>,
 }
 
 impl Keys {
     /// A table of the configured keys.
     #[must_use]
     pub fn new(keys: &[KeyPlan]) -> Self {
-        Self { by_digest: keys.iter().map(|key| (key.sha256, key.id.clone())).collect() }
+        Self { by_digest: keys.iter().map(|key| (key.sha256, Arc::new(Tenant { plan: key.clone() }))).collect() }
     }
 
     /// Whether anybody may ask.
@@ -31,11 +46,11 @@ impl Keys {
         self.by_digest.is_empty()
     }
 
-    /// The id of the key that the request carries; `None` when the gateway is open.
+    /// Whose key the request carries; `None` when the gateway is open.
     ///
     /// # Errors
     /// `Unauthorized`, the same for a missing, a malformed and an unknown key.
-    pub fn check(&self, headers: &HeaderMap) -> Result<Option<Arc<str>>, GatewayError> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<Option<Arc<Tenant>>, GatewayError> {
         if self.is_open() {
             return Ok(None);
         }
@@ -65,7 +80,8 @@ mod tests {
 
     fn keys() -> Keys {
         let digest = ring::digest::digest(&ring::digest::SHA256, b"sk-right");
-        Keys { by_digest: HashMap::from([(digest.as_ref().try_into().unwrap(), Arc::from("team-a"))]) }
+        let sha256 = digest.as_ref().try_into().unwrap();
+        Keys::new(&[KeyPlan { id: "team-a".into(), sha256, models: None, caps: None, rate: None, group: None }])
     }
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -77,7 +93,8 @@ mod tests {
         for (name, value) in
             [("authorization", "Bearer sk-right"), ("authorization", "bearer  sk-right "), ("x-api-key", "sk-right")]
         {
-            assert_eq!(keys().check(&headers(name, value)).unwrap().as_deref(), Some("team-a"), "{name}: {value}");
+            let tenant = keys().check(&headers(name, value)).unwrap().unwrap();
+            assert_eq!(&**tenant.id(), "team-a", "{name}: {value}");
         }
     }
 
@@ -95,6 +112,6 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::Unauthorized, "{name}: {value}");
             assert!(!error.message.contains("sk-"), "no error repeats a key");
         }
-        assert_eq!(Keys::default().check(&HeaderMap::new()).unwrap(), None, "no keys: open");
+        assert!(Keys::default().check(&HeaderMap::new()).unwrap().is_none(), "no keys: open");
     }
 }

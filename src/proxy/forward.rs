@@ -26,6 +26,7 @@ use crate::{
     fleet::{FailureCause, InFlight, Replica},
     prompt::Chain,
     proxy::{
+        auth::Tenant,
         headers,
         pool::{Placed, Placement, Pool},
         report::{Meter, Report},
@@ -57,6 +58,8 @@ const SATURATED_FOR: Duration = Duration::from_millis(500);
 /// What is sent, and how the answer is treated.
 #[derive(Debug)]
 pub struct Outgoing {
+    /// Whose request it is; `None` when the gateway is open.
+    pub tenant: Option<Arc<Tenant>>,
     /// Headers without credentials.
     pub headers: HeaderMap,
     /// The client's query string.

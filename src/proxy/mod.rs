@@ -27,7 +27,7 @@ use crate::{
     dialect::splice::Splices,
     error::GatewayError,
     proxy::{
-        auth::Keys,
+        auth::{Keys, Tenant},
         directory::Directory,
         forward::{Forward, ForwardLimits, Outgoing},
         pool::Pool,
@@ -65,9 +65,17 @@ pub struct Proxy {
 /// A request as the steps after reading see it.
 struct Arrived {
     endpoint: Endpoint,
+    tenant: Option<Arc<Tenant>>,
     headers: HeaderMap,
     query: Option<String>,
     body: Bytes,
+}
+
+/// A request that may run, and what places it.
+struct Admitted {
+    pool: Arc<Pool>,
+    out: Outgoing,
+    affinity: Option<u64>,
 }
 
 impl Proxy {
@@ -111,7 +119,7 @@ impl Proxy {
         };
         // Holds the body's memory until no attempt needs it any more.
         let (arrived, _lease) = arrived;
-        let (pool, out, affinity) = match self.admit(arrived, &mut report) {
+        let Admitted { pool, out, affinity } = match self.admit(arrived, &mut report) {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
@@ -132,19 +140,20 @@ impl Proxy {
     ) -> Result<(Arrived, BodyLease), GatewayError> {
         let (head, body) = request.into_parts();
         report.traced(head.headers.get(headers::TRACEPARENT).cloned());
-        if let Some(key) = self.shared.keys.check(&head.headers)? {
-            report.authenticated(key);
+        let tenant = self.shared.keys.check(&head.headers)?;
+        if let Some(tenant) = &tenant {
+            report.authenticated(tenant.id().clone());
         }
         let limits = ReadLimits { size: self.shared.server.limits.body, idle: self.shared.server.timeouts.client_idle };
         let (body, lease) = read::read(body, limits, &self.shared.bodies).await?;
         report.received(Instant::now());
         let query = head.uri.query().map(str::to_owned);
-        Ok((Arrived { endpoint, headers: head.headers, query, body }, lease))
+        Ok((Arrived { endpoint, tenant, headers: head.headers, query, body }, lease))
     }
 
     /// Steps 3 to 5: scan, admit, key.
-    fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<(Arc<Pool>, Outgoing, Option<u64>), GatewayError> {
-        let Arrived { endpoint, mut headers, query, body } = arrived;
+    fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
+        let Arrived { endpoint, tenant, mut headers, query, body } = arrived;
         let fields = admit::fields(&body)?;
         let model = admit::model(&body, &fields)?;
         let pool = self.shared.directory.load().find(model.as_deref())?.clone();
@@ -160,8 +169,8 @@ impl Proxy {
         headers::to_replica(&mut headers);
         let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing;
-        let out = Outgoing { headers, query, body, stream, hide_usage, expose, chain };
-        Ok((pool, out, affinity))
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain };
+        Ok(Admitted { pool, out, affinity })
     }
 }
 
