@@ -103,8 +103,14 @@ pub enum ErrorKind {
     Overloaded,
     /// No replica is up. 503
     NoReplica,
-    /// Every usable replica refused for load. 503
+    /// Every usable replica is full. 503
     Saturated,
+    /// So is the queue. 503
+    QueueFull,
+    /// The wait in the queue was too long. 503
+    QueueTimeout,
+    /// So is the queue, with this tenant's own requests. 429
+    OverShare,
     /// Connection refused or reset, or closed without an answer. 502
     ReplicaReset,
     /// Broken HTTP from a replica. 502
@@ -134,6 +140,9 @@ impl ErrorKind {
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "gateway_overloaded"),
             Self::NoReplica => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "no_replica"),
             Self::Saturated => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "pool_saturated"),
+            Self::QueueFull => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "queue_full"),
+            Self::QueueTimeout => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "queue_timeout"),
+            Self::OverShare => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "queue_share_exceeded"),
             Self::ReplicaReset => (StatusCode::BAD_GATEWAY, "upstream_error", "upstream_reset"),
             Self::ReplicaProtocol => (StatusCode::BAD_GATEWAY, "upstream_error", "upstream_protocol_error"),
             Self::ReplicaTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream_error", "upstream_timeout"),
@@ -154,8 +163,14 @@ impl ErrorKind {
             | Self::BodyTimeout
             | Self::TooLarge
             | Self::OverCap
-            | Self::ClientGone => Fault::Client,
-            Self::Overloaded | Self::Internal | Self::Saturated | Self::NoReplica => Fault::Gateway,
+            | Self::ClientGone
+            | Self::OverShare => Fault::Client,
+            Self::Overloaded
+            | Self::Internal
+            | Self::Saturated
+            | Self::QueueFull
+            | Self::QueueTimeout
+            | Self::NoReplica => Fault::Gateway,
             Self::ReplicaReset | Self::ReplicaProtocol | Self::ReplicaTimeout => Fault::Replica,
         }
     }
@@ -165,7 +180,12 @@ impl ErrorKind {
     pub const fn outcome(self) -> Outcome {
         match self {
             Self::ClientGone => Outcome::Cancelled,
-            Self::Overloaded | Self::NoReplica | Self::Saturated => Outcome::Rejected,
+            Self::Overloaded
+            | Self::NoReplica
+            | Self::Saturated
+            | Self::QueueFull
+            | Self::QueueTimeout
+            | Self::OverShare => Outcome::Rejected,
             Self::ReplicaReset => Outcome::UpstreamReset,
             Self::ReplicaProtocol => Outcome::UpstreamProtocolError,
             Self::ReplicaTimeout => Outcome::UpstreamTimeout,

@@ -6,7 +6,8 @@
 //! 2. [`proxy`] takes it from bytes to bytes. It asks
 //! 3. [`dialect`] for the fields of the body and for the splices,
 //! 4. [`prompt`] for the chain of block hashes,
-//! 5. [`fleet`] for the replicas that may be used, and [`routing`] for their order,
+//! 5. [`admission`] for a turn when no replica has room, [`fleet`] for the replicas that may be used, and [`routing`]
+//!    for their order,
 //! 6. [`upstream`] to send it, [`engine`] for what an error of that engine means,
 //! 7. [`dialect`] again for what the events of the answer say, and
 //! 8. [`telemetry`] to count how it ended.
@@ -15,6 +16,7 @@
 //! [`simserver`] are replicas without a GPU, [`demo`] shows all of it, [`cli`] has the commands. [`types`] and [`error`]
 //! are the words that all share. `ARCHITECTURE.md` is the map.
 
+pub mod admission;
 pub mod cli;
 pub mod config;
 pub mod demo;

@@ -23,6 +23,28 @@ impl fmt::Display for ReplicaSlot {
     }
 }
 
+/// Tokens that a request may use: what it is charged before it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Prompt tokens, counted or estimated.
+    pub prompt: u64,
+    /// Most output tokens over all choices; 0 if nothing bounds them.
+    pub output: u64,
+}
+
+/// Class of a key in the queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Served before the others.
+    High,
+    /// The default.
+    #[default]
+    Normal,
+    /// Served when no other waits.
+    Low,
+}
+
 /// A proxied endpoint of the data port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {

@@ -67,6 +67,8 @@ pub const SLO_TPOT: Duration = Duration::from_millis(50);
 pub const PER_REPLICA: u32 = 256;
 /// Waiting requests per model: a few seconds of work for a small pool.
 pub const QUEUE: u32 = 1024;
+/// A full replica takes requests again a fifth below its bound: less lets it flap, more leaves room unused.
+pub const RESUME: f32 = 0.8;
 /// Longest wait in the queue before a 503.
 pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -178,12 +178,21 @@ impl Default for Slo {
     }
 }
 
-/// `concurrency`: how many requests run and wait.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+/// `concurrency`: how many requests run and wait. A model whose every usable replica is at one of the bounds is full.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Concurrency {
-    /// Requests in flight at one replica.
+    /// Requests in flight at one replica; never more.
     pub per_replica: u32,
+    /// Requests that wait inside a replica's engine; `null` is no bound.
+    pub engine_queue: Option<u32>,
+    /// Share of a replica's KV pool in use, 0 to 1; `null` is no bound.
+    pub kv_usage: Option<f32>,
+    /// Whether a replica whose predicted time to first token is above `slo.ttft` is full, and whoever would be late by
+    /// the queue's pace is refused at once; `null`: if `slo.ttft` is written.
+    pub predicted_ttft: Option<bool>,
+    /// Part of a bound below which a full replica takes requests again.
+    pub resume: f32,
     /// Requests that wait for a place; 0 refuses at once.
     pub queue: u32,
     /// Longest wait; then 503.
@@ -193,6 +202,14 @@ pub struct Concurrency {
 
 impl Default for Concurrency {
     fn default() -> Self {
-        Self { per_replica: defaults::PER_REPLICA, queue: defaults::QUEUE, queue_timeout: defaults::QUEUE_TIMEOUT }
+        Self {
+            per_replica: defaults::PER_REPLICA,
+            engine_queue: None,
+            kv_usage: None,
+            predicted_ttft: None,
+            resume: defaults::RESUME,
+            queue: defaults::QUEUE,
+            queue_timeout: defaults::QUEUE_TIMEOUT,
+        }
     }
 }

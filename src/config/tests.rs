@@ -107,8 +107,12 @@ fn a_file_with_conformance_keys_loads() {
 #[test]
 fn defaults_are_those_of_the_commented_example() {
     let text = std::fs::read_to_string("config/gateway.yaml").unwrap();
-    let bare = plan("models:\n  - name: docsassistant-chat\n    replicas: [ { url: http://127.0.0.1:8000 } ]\n");
+    let bare = plan(
+        "models:\n  - name: docsassistant-chat\n    replicas: [ { url: http://127.0.0.1:8000 } ]\n    \
+                     slo: { ttft: 1s }\n",
+    );
 
+    // An objective that is written is held to; else its value is the default.
     assert_eq!(effective_yaml(&plan(&text)), effective_yaml(&bare));
 }
 
@@ -292,18 +296,12 @@ fn a_key_restricted_to_models_is_refused_while_nothing_enforces_it() {
 #[test]
 fn what_this_version_does_not_do_is_warned_about() {
     let text = model(
-        "    concurrency: { queue: 5 }\n    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, group: g, rate: { concurrent: 1 } } ]\n",
+        "    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, group: g, rate: { concurrent: 1 } } ]\n",
     );
 
     let warnings = plan(&text.replace("HASH", HASH)).warnings;
 
-    for key in [
-        "models[0].concurrency.queue",
-        "models[0].tokenizer",
-        "models[0].caps.max_prompt_tokens",
-        "keys[0].rate",
-        "keys[0].group",
-    ] {
+    for key in ["models[0].tokenizer", "models[0].caps.max_prompt_tokens", "keys[0].rate", "keys[0].group"] {
         assert!(
             warnings.iter().any(|warning| warning.starts_with(&format!("{key} is not used"))),
             "{key}: {warnings:?}"

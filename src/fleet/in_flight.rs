@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use tokio::time::Instant;
+
 use super::Replica;
 
 /// The charge of one attempt.
@@ -14,26 +16,41 @@ pub struct InFlight {
     replica: Arc<Replica>,
     /// Prompt tokens still counted as waiting for prefill.
     pending: u64,
+    /// Prompt tokens that waited there when it was charged, its own included.
+    backlog: u64,
+    charged: Instant,
     /// This attempt is the probe of an ejected replica.
     probe: bool,
 }
 
 impl InFlight {
-    /// Charges a request whose prompt has `pending` tokens that the replica must compute.
-    pub(super) fn new(replica: Arc<Replica>, pending: u64, probe: bool) -> Self {
+    /// Charges a request whose prompt has `pending` tokens that the replica must compute; its place among those in
+    /// flight is taken already.
+    pub(super) fn new(replica: Arc<Replica>, pending: u64, probe: bool, now: Instant) -> Self {
         let state = replica.counters();
-        let in_flight = state.in_flight.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        state.peak.fetch_max(in_flight, Ordering::Relaxed);
-        state.pending_prefill.fetch_add(pending, Ordering::Relaxed);
-        Self { replica, pending, probe }
+        let backlog = state.pending_prefill.fetch_add(pending, Ordering::Relaxed).saturating_add(pending);
+        Self { replica, pending, backlog, charged: now, probe }
     }
 
-    /// The first output token came: the prefill is done. Later calls do nothing.
-    pub fn first_token(&mut self) {
-        let pending = std::mem::take(&mut self.pending);
-        if pending > 0 {
-            self.replica.counters().pending_prefill.fetch_sub(pending, Ordering::Relaxed);
+    /// The first output token came at `now`: the prefill is done. Later calls do nothing.
+    pub fn first_token(&mut self, now: Instant) {
+        if self.pending > 0 {
+            self.replica.saw_first_token(self.backlog, now.saturating_duration_since(self.charged));
         }
+        self.prefilled();
+    }
+
+    /// The prefill is done, nobody knows since when: the answer is no stream. Later calls do nothing.
+    pub fn prefilled(&mut self) {
+        if self.release_prefill() {
+            self.replica.freed();
+        }
+    }
+
+    fn release_prefill(&mut self) -> bool {
+        let pending = std::mem::take(&mut self.pending);
+        self.replica.counters().pending_prefill.fetch_sub(pending, Ordering::Relaxed);
+        pending > 0
     }
 
     /// The charged replica.
@@ -51,10 +68,11 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.first_token();
+        self.release_prefill();
         self.replica.counters().in_flight.fetch_sub(1, Ordering::Relaxed);
         if self.probe {
             self.replica.probe_ended();
         }
+        self.replica.freed();
     }
 }

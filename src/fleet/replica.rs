@@ -8,9 +8,10 @@ use std::{
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
@@ -22,6 +23,8 @@ use super::{
     BaseUrl, EngineLoad, FailureCause, InFlight, ProbeFailure, ServedModel, Standing,
     health::{Active, Health},
     load::LoadState,
+    prefill::PrefillRate,
+    room::{Freed, Listeners},
 };
 use crate::{
     routing::ReplicaView,
@@ -61,8 +64,10 @@ pub struct Replica {
     load: Mutex<LoadState>,
     prompt_bytes: AtomicU64,
     prompt_tokens: AtomicU64,
+    prefill: PrefillRate,
     /// Somebody met a failure: probe now rather than at the next turn.
     nudge: Notify,
+    listeners: Listeners,
 }
 
 /// What attempts charge.
@@ -104,7 +109,9 @@ impl Replica {
             load: Mutex::new(LoadState::default()),
             prompt_bytes: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
+            prefill: PrefillRate::default(),
             nudge: Notify::new(),
+            listeners: Listeners::default(),
         })
     }
 
@@ -205,6 +212,7 @@ impl Replica {
         self.emptied_at.store(0, Ordering::Relaxed);
         self.clock_at_word.store(0, Ordering::Relaxed);
         *self.load_state() = LoadState::default();
+        self.prefill.forget();
         self.health().forgive();
     }
 
@@ -247,12 +255,17 @@ impl Replica {
 
     /// A good health probe. True when that changed it to up.
     pub fn probe_ok(&self, _now: Instant) -> bool {
-        self.health().probe_ok()
+        let changed = self.health().probe_ok();
+        self.freed();
+        changed
     }
 
     /// A bad health probe. True when that took it down.
     pub fn probe_failed(&self, _now: Instant, failure: ProbeFailure) -> bool {
-        self.health().probe_failed(failure)
+        let changed = self.health().probe_failed(failure);
+        // Whoever waits for the last replica need not wait any longer.
+        self.freed();
+        changed
     }
 
     /// A request ended well.
@@ -293,10 +306,40 @@ impl Replica {
 
     // === load
 
-    /// Charges one attempt whose prompt has this many tokens that the replica must compute.
-    pub fn charge(self: &Arc<Self>, uncached_tokens: u64) -> InFlight {
+    /// Charges one attempt whose prompt has this many tokens that the replica must compute, unless as many requests as
+    /// it may have are there. Two that ask at once do not both get the last place.
+    pub fn try_charge(self: &Arc<Self>, uncached_tokens: u64, now: Instant) -> Option<InFlight> {
+        let limit = self.spec.limit;
+        let one_more = |count: u32| (count < limit).then(|| count + 1);
+        let before = self.counters.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        self.counters.peak.fetch_max(before.saturating_add(1), Ordering::Relaxed);
         let probe = self.health().begin_probe();
-        InFlight::new(Arc::clone(self), uncached_tokens, probe)
+        Some(InFlight::new(Arc::clone(self), uncached_tokens, probe, now))
+    }
+
+    /// Tells this listener when there may be room here.
+    pub fn listen(&self, listener: &Weak<dyn Freed>) {
+        self.listeners.add(listener);
+    }
+
+    pub(super) fn freed(&self) {
+        self.listeners.tell();
+    }
+
+    pub(super) fn saw_first_token(&self, tokens: u64, waited: Duration) {
+        self.prefill.saw(tokens, waited);
+    }
+
+    /// Seconds that a pending prompt token adds to the time to first token here; `None` until learned.
+    #[must_use]
+    pub fn seconds_per_token(&self) -> Option<f32> {
+        self.prefill.seconds_per_token()
+    }
+
+    /// Prompt tokens charged to it whose first output has not been seen.
+    #[must_use]
+    pub fn pending_prefill(&self) -> u64 {
+        self.counters.pending_prefill.load(Ordering::Relaxed)
     }
 
     /// Requests of this gateway that are there now.
@@ -317,6 +360,7 @@ impl Replica {
         let in_flight = self.in_flight();
         let peak = self.counters.peak.swap(in_flight, Ordering::Relaxed).max(in_flight);
         self.load_state().set(load, peak, now);
+        self.freed();
     }
 
     /// The engine's word on its load; `None` when it never came or is stale.
@@ -343,7 +387,7 @@ impl Replica {
             in_flight,
             running,
             waiting,
-            pending_prefill: self.counters.pending_prefill.load(Ordering::Relaxed),
+            pending_prefill: self.pending_prefill(),
             kv_usage,
             capacity_blocks: cache_tokens.and_then(|tokens| blocks(tokens, bytes_per_token, block_bytes)),
             clock: self.clock(),

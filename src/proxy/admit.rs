@@ -100,6 +100,8 @@ pub fn ask_for_usage(splices: &mut Splices, body: &[u8], fields: &Fields) -> boo
 
 /// Holds the output caps over all choices of a request. A request without a limit of its own gets the default.
 ///
+/// Gives the most output tokens that the engine will then generate over all choices; 0 if nothing bounds them.
+///
 /// # Errors
 /// `OverCap` naming field, value and cap, or `BadRequest` for a value that is no whole number above zero.
 pub fn cap_output(
@@ -108,15 +110,20 @@ pub fn cap_output(
     fields: &Fields,
     endpoint: Endpoint,
     caps: &Caps,
-) -> Result<(), GatewayError> {
-    if !endpoint.generates() || (caps.max_output_tokens.is_none() && caps.default_output_tokens.is_none()) {
-        return Ok(());
+) -> Result<u64, GatewayError> {
+    if !endpoint.generates() {
+        return Ok(0);
     }
     let names: &[(&'static str, Option<Span>)] = match endpoint {
         Endpoint::Responses => &[("max_output_tokens", fields.max_output_tokens)],
         Endpoint::Chat => &[("max_tokens", fields.max_tokens), ("max_completion_tokens", fields.max_completion_tokens)],
         _ => &[("max_tokens", fields.max_tokens)],
     };
+    let asked = |span: Option<Span>| span.and_then(|span| whole(body, span));
+    let last = names.iter().filter_map(|(_, last)| asked(*last)).min();
+    if caps.max_output_tokens.is_none() && caps.default_output_tokens.is_none() {
+        return Ok(last.unwrap_or(0).saturating_mul(choices(body, fields).unwrap_or(1)));
+    }
     let choices = choices(body, fields)?;
     let cap = Cap { each: caps.max_output_tokens.map(|cap| cap / choices), choices, caps };
     if cap.each == Some(0) {
@@ -139,7 +146,8 @@ pub fn cap_output(
     if let (true, Some(fill), Some((name, _))) = (names.iter().all(|(_, last)| last.is_none()), fill, names.first()) {
         splices.add_member(fields, name, &fill.to_string());
     }
-    Ok(())
+    let held = last.map(|last| cap.each.map_or(last, |each| last.min(each))).or(fill);
+    Ok(held.unwrap_or(0).saturating_mul(choices))
 }
 
 /// Answers that the engine generates for one request: the largest of `n` and `best_of`, in any occurrence.

@@ -28,12 +28,12 @@ use crate::{
     proxy::{
         auth::Tenant,
         headers,
-        pool::{Placed, Placement, Pool},
+        pool::{Placed, Pool, Ready},
         report::{Meter, Report},
         tap::{self, Observer, Tap, TapLimits, TapParts},
     },
     telemetry::Cause,
-    types::{Endpoint, Outcome},
+    types::{Asked, Endpoint, Outcome},
     upstream::client::{self, Segments, UpstreamClient},
 };
 
@@ -74,6 +74,8 @@ pub struct Outgoing {
     pub expose: bool,
     /// The prompt's blocks.
     pub chain: Chain,
+    /// Tokens that it may use.
+    pub asked: Asked,
 }
 
 /// Limits of one attempt.
@@ -116,12 +118,19 @@ impl Forward<'_> {
     pub async fn run(
         &self,
         out: Outgoing,
-        placement: Placement,
+        ready: Ready,
         mut report: Report,
     ) -> Result<Response<Body>, (GatewayError, Report)> {
         self.pool.retries().deposit(Instant::now());
         let mut last: Option<Refusal> = None;
-        for placed in placement.into_iter().take(MAX_ATTEMPTS) {
+        let mut charge = Some(ready.charge);
+        let mut attempts = 0;
+        for placed in ready.placement {
+            // The first is charged already; another one that has filled up since is passed over.
+            let now = Instant::now();
+            let charge = charge.take().or_else(|| placed.member.replica.try_charge(placed.pick.uncached_tokens, now));
+            let Some(charge) = charge.filter(|_| attempts < MAX_ATTEMPTS) else { continue };
+            attempts += 1;
             if let Some(cause) = last.as_ref().and_then(|refusal| refusal.retry) {
                 // A refused connection cost the replica nothing; any other retry is paid from the budget.
                 if cause != Cause::Connect && !self.pool.retries().withdraw(Instant::now()) {
@@ -129,7 +138,7 @@ impl Forward<'_> {
                 }
                 self.pool.metrics().retry(cause);
             }
-            match self.attempt(&out, &placed, report).await {
+            match self.attempt(&out, &placed, charge, report).await {
                 Ok(relayed) => return Ok(relayed),
                 Err((refusal, back)) => {
                     report = back;
@@ -156,10 +165,10 @@ impl Forward<'_> {
         &self,
         out: &Outgoing,
         placed: &Placed,
+        charge: InFlight,
         mut report: Report,
     ) -> Result<Response<Body>, (Refusal, Report)> {
         let replica = &placed.member.replica;
-        let charge = replica.charge(placed.pick.uncached_tokens);
         let remembered = self.pool.remember(&out.chain, replica);
         let request = match self.request(out, replica, &report) {
             Ok(request) => request,
@@ -351,7 +360,7 @@ impl Attempt<'_> {
         mut body: Incoming,
         report: Report,
     ) -> Result<Response<Body>, (Refusal, Report)> {
-        self.charge.first_token();
+        self.charge.prefilled();
         let observer = if head.headers.contains_key(header::CONTENT_ENCODING) {
             Observer::Blind
         } else if self.out.stream && !headers::is_json(&head.headers) {
@@ -449,7 +458,7 @@ impl Attempt<'_> {
             }
         }
         if report.has_output() {
-            self.charge.first_token();
+            self.charge.first_token(Instant::now());
         }
         Held::Release(TapStart { ready, ..TapStart::new(Observer::Events(scanner), Some(body)) }, report)
     }

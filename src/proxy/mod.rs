@@ -9,10 +9,12 @@ pub mod directory;
 pub mod forward;
 pub mod headers;
 pub mod key;
+pub mod line;
 pub mod pool;
 pub mod read;
 pub mod report;
 pub mod tap;
+pub mod wait;
 
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ use crate::{
         tap::TapLimits,
     },
     telemetry::Telemetry,
-    types::Endpoint,
+    types::{Asked, Endpoint},
     upstream::client::UpstreamClient,
 };
 
@@ -123,12 +125,12 @@ impl Proxy {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
-        let placement = pool.place(&out.chain, affinity, rand::random(), Instant::now());
-        if placement.is_empty() {
-            return Err((forward::no_replica().retry_after(pool.retry_after()), report));
-        }
+        let ready = match wait::place(&pool, &out, affinity).await {
+            Ok(ready) => ready,
+            Err(refused) => return Err((refused.error, report)),
+        };
         let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
-        forward.run(out, placement, report).await
+        forward.run(out, ready, report).await
     }
 
     /// Steps 1 and 2: auth, read.
@@ -161,15 +163,16 @@ impl Proxy {
         report.resolved(pool.clone(), stream);
         let mut splices = Splices::new();
         admit::rename(&mut splices, &body, &fields, pool.upstream_model());
-        admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
+        let output = admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
         let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);
         let chain = key::chain(&body, &fields, endpoint, &pool);
         report.prompt(chain.bytes());
+        let asked = Asked { prompt: pool.prompt_tokens(chain.bytes()), output };
         let affinity = key::affinity(&headers, &body, &fields);
         headers::to_replica(&mut headers);
         let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing;
-        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain };
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked };
         Ok(Admitted { pool, out, affinity })
     }
 }

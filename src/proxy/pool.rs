@@ -4,8 +4,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -15,13 +15,22 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::{
-    config::{Caps, RoutingPlan, Slo},
-    fleet::{self, Replica, RetryBudget},
+    admission::{Bounds, Signals},
+    config::{Caps, Concurrency, RoutingPlan, Slo},
+    fleet::{self, Freed, InFlight, Replica, RetryBudget},
     prompt::Chain,
+    proxy::line::{Line, LineLimits},
     routing::{self, Hits, Policy, PrefixIndex, Ranking, ReplicaView, RouteQuery},
     telemetry::{ModelMetrics, ReplicaMetrics, Telemetry},
     types::ReplicaSlot,
 };
+
+/// Part of the objective for TTFT that prompts at a replica may take. The prediction is a mean: the rest is for those
+/// above it.
+const AT_REPLICA: f32 = 0.6;
+
+/// Part of it that a request may be expected to spend in line.
+const IN_LINE: f32 = 0.2;
 
 /// Bytes of prompt to a token until the engine's own `usage` teaches better; English text in common vocabularies.
 const BYTES_PER_TOKEN: f32 = 4.0;
@@ -36,6 +45,30 @@ pub struct Member {
     pub replica: Arc<Replica>,
     /// Its gauges and pick counters under this pool's model.
     pub metrics: Arc<ReplicaMetrics>,
+    /// Whether the signs of its engine had it full when they were last looked at.
+    full: Arc<AtomicBool>,
+}
+
+impl Member {
+    /// A member with room.
+    #[must_use]
+    pub fn new(replica: Arc<Replica>, metrics: Arc<ReplicaMetrics>) -> Self {
+        Self { replica, metrics, full: Arc::default() }
+    }
+
+    /// Whether it takes one more request, by its bound and by the signs of its engine.
+    fn has_room(&self, view: &ReplicaView, bounds: &Bounds) -> bool {
+        let signals = Signals {
+            waiting: view.waiting,
+            kv_usage: view.kv_usage,
+            load: view.load(),
+            pending_prefill: view.pending_prefill,
+            seconds_per_token: self.replica.seconds_per_token(),
+        };
+        let full = bounds.full(&signals, self.full.load(Ordering::Relaxed));
+        self.full.store(full, Ordering::Relaxed);
+        !full && view.in_flight < view.limit
+    }
 }
 
 /// One model.
@@ -52,6 +85,8 @@ pub struct Pool {
     metrics: Arc<ModelMetrics>,
     retries: RetryBudget,
     bytes_per_token: AtomicU32,
+    bounds: Bounds,
+    line: Line,
 }
 
 /// What a pool is made of.
@@ -65,6 +100,8 @@ pub struct PoolParts<'a> {
     pub caps: Caps,
     /// Objectives.
     pub slo: Slo,
+    /// How many requests run and wait.
+    pub concurrency: &'a Concurrency,
     /// Policy, block size, index bound.
     pub routing: &'a RoutingPlan,
 }
@@ -81,6 +118,44 @@ pub struct Placed {
 /// Replicas in the order in which they are to be tried.
 pub type Placement = SmallVec<[Placed; 4]>;
 
+/// A request that may go.
+#[derive(Debug)]
+pub struct Ready {
+    /// Where; never empty.
+    pub placement: Placement,
+    /// Its place at the first of them.
+    pub charge: InFlight,
+}
+
+/// What a request asks of a placement.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The prompt's blocks.
+    pub chain: &'a Chain,
+    /// Hash of the session hint.
+    pub affinity: Option<u64>,
+    /// A random number.
+    pub random: u64,
+}
+
+/// Why nothing was placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unplaced {
+    /// No replica is usable.
+    Down,
+    /// Every usable replica is full.
+    Full,
+}
+
+/// What there is room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Usable replicas.
+    pub usable: u32,
+    /// Of them, those that take one more.
+    pub open: u32,
+}
+
 impl Pool {
     /// A pool without members. An unknown policy name falls back to the default; the configuration refuses it earlier.
     #[must_use]
@@ -92,13 +167,15 @@ impl Pool {
             name: parts.name,
             upstream_model: parts.upstream_model,
             caps: parts.caps,
-            slo: parts.slo,
             block_bytes: parts.routing.block_bytes,
             members: ArcSwap::default(),
             index: PrefixIndex::new(parts.routing.index_entries),
             policy,
             retries: RetryBudget::default(),
             bytes_per_token: AtomicU32::new(BYTES_PER_TOKEN.to_bits()),
+            bounds: bounds(parts.concurrency, &parts.slo),
+            line: Line::new(line_limits(parts.concurrency, &parts.slo)),
+            slo: parts.slo,
         }
     }
 
@@ -157,8 +234,40 @@ impl Pool {
     }
 
     /// Replaces the replicas. Entries of those that left are dead by their generation, not removed.
-    pub fn set_members(&self, members: Vec<Member>) {
+    pub fn set_members(self: &Arc<Self>, members: Vec<Member>) {
+        let listener: Weak<dyn Freed> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Freed>));
+        for member in &members {
+            member.replica.listen(&listener);
+        }
         self.members.store(Arc::new(members));
+        self.freed();
+    }
+
+    /// Those who wait for a place.
+    #[must_use]
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// What there is room for now.
+    #[must_use]
+    pub fn room(&self, now: Instant) -> Room {
+        let members = self.members.load();
+        let mut room = Room::default();
+        for (member, view) in self.views(&members, now) {
+            room.usable += 1;
+            room.open += u32::from(member.has_room(&view, &self.bounds));
+        }
+        room
+    }
+
+    /// The usable members, each with its view.
+    fn views<'a>(&self, members: &'a [Member], now: Instant) -> SmallVec<[(&'a Member, ReplicaView); 16]> {
+        let replicas: SmallVec<[Arc<Replica>; 16]> = members.iter().map(|member| member.replica.clone()).collect();
+        let bytes_per_token = self.bytes_per_token();
+        let usable = fleet::usable_replicas(&replicas, now);
+        let view = |member: &Member| member.replica.view(now, bytes_per_token, self.block_bytes);
+        usable.iter().filter_map(|&at| members.get(at)).map(|member| (member, view(member))).collect()
     }
 
     /// Whether the policy reads the prompt.
@@ -202,34 +311,39 @@ impl Pool {
         tokens.max(1)
     }
 
-    /// Orders the usable replicas for a prompt. Empty when none is usable.
-    #[must_use]
-    pub fn place(&self, chain: &Chain, affinity: Option<u64>, random: u64, now: Instant) -> Placement {
+    /// Orders the usable replicas that have room, and takes a place at the first that still has one.
+    ///
+    /// # Errors
+    /// Whether no replica is usable, or all are full.
+    pub fn place(&self, wanted: &Wanted<'_>, now: Instant) -> Result<Ready, Unplaced> {
         let members = self.members.load();
-        let replicas: SmallVec<[Arc<Replica>; 16]> = members.iter().map(|member| member.replica.clone()).collect();
-        let usable = fleet::usable_replicas(&replicas, now);
-        let bytes_per_token = self.bytes_per_token();
-        let views: SmallVec<[ReplicaView; 16]> = usable
-            .iter()
-            .filter_map(|&at| replicas.get(at))
-            .map(|replica| replica.view(now, bytes_per_token, self.block_bytes))
-            .collect();
-        let hits = if self.needs_chain() { self.index.lookup(chain, &views) } else { Hits::none() };
+        let usable = self.views(&members, now);
+        if usable.is_empty() {
+            return Err(Unplaced::Down);
+        }
+        let (open, views): (SmallVec<[&Member; 16]>, SmallVec<[ReplicaView; 16]>) =
+            usable.into_iter().filter(|(member, view)| member.has_room(view, &self.bounds)).unzip();
+        let placement = self.rank(wanted, &open, &views);
+        let taken = placement.iter().enumerate().find_map(|(at, placed)| {
+            let charge = placed.member.replica.try_charge(placed.pick.uncached_tokens, now)?;
+            Some((at, charge))
+        });
+        let (at, charge) = taken.ok_or(Unplaced::Full)?;
+        Ok(Ready { placement: placement.into_iter().skip(at).collect(), charge })
+    }
+
+    fn rank(&self, wanted: &Wanted<'_>, open: &[&Member], views: &[ReplicaView]) -> Placement {
+        let hits = if self.needs_chain() { self.index.lookup(wanted.chain, views) } else { Hits::none() };
         let query = RouteQuery {
-            chain,
-            prompt_tokens: self.prompt_tokens(chain.bytes()),
-            tokens_per_block: self.block_bytes as f32 / bytes_per_token,
-            affinity,
-            random,
+            chain: wanted.chain,
+            prompt_tokens: self.prompt_tokens(wanted.chain.bytes()),
+            tokens_per_block: self.block_bytes as f32 / self.bytes_per_token(),
+            affinity: wanted.affinity,
+            random: wanted.random,
         };
-        let ranking: Ranking = self.policy.rank(&query, &hits, &views);
-        ranking
-            .into_iter()
-            .filter_map(|pick| {
-                let member = members.get(*usable.get(pick.view)?)?.clone();
-                Some(Placed { member, pick })
-            })
-            .collect()
+        let ranking: Ranking = self.policy.rank(&query, &hits, views);
+        let placed = |pick: routing::Pick| Some(Placed { member: (*open.get(pick.view)?).clone(), pick });
+        ranking.into_iter().filter_map(placed).collect()
     }
 
     /// Notes that `replica` will hold the prompt: at dispatch, so that siblings of a burst land together. Gives the
@@ -261,10 +375,32 @@ impl Pool {
     pub fn member(&self, slot: ReplicaSlot) -> Option<Member> {
         self.members.load().iter().find(|member| member.replica.slot() == slot).cloned()
     }
+}
 
-    /// Shortest time after which a refused client may come back.
-    #[must_use]
-    pub fn retry_after(&self) -> Duration {
-        Duration::from_secs(1)
+/// The objective that a full pool is held to, if it is.
+fn held_ttft(concurrency: &Concurrency, slo: &Slo) -> Option<Duration> {
+    slo.ttft.filter(|_| concurrency.predicted_ttft == Some(true))
+}
+
+fn bounds(concurrency: &Concurrency, slo: &Slo) -> Bounds {
+    Bounds {
+        engine_queue: concurrency.engine_queue,
+        kv_usage: concurrency.kv_usage,
+        ttft: held_ttft(concurrency, slo).map(|ttft| ttft.mul_f32(AT_REPLICA)),
+        resume: concurrency.resume,
+    }
+}
+
+fn line_limits(concurrency: &Concurrency, slo: &Slo) -> LineLimits {
+    let patience = held_ttft(concurrency, slo).map_or(concurrency.queue_timeout, |ttft| ttft.mul_f32(IN_LINE));
+    let timeout = concurrency.queue_timeout;
+    LineLimits { length: concurrency.queue as usize, timeout, patience: patience.min(timeout) }
+}
+
+impl Freed for Pool {
+    fn freed(&self) {
+        if self.line.is_busy() {
+            self.line.pump(self.room(Instant::now()));
+        }
     }
 }

@@ -309,6 +309,9 @@ fn refusal(kind: ErrorKind) -> Option<Reason> {
         ErrorKind::Overloaded => Some(Reason::Overload),
         ErrorKind::NoReplica => Some(Reason::NoReplica),
         ErrorKind::Saturated => Some(Reason::Saturated),
+        ErrorKind::QueueFull => Some(Reason::QueueFull),
+        ErrorKind::QueueTimeout => Some(Reason::QueueTimeout),
+        ErrorKind::OverShare => Some(Reason::Rate),
         ErrorKind::ClientGone
         | ErrorKind::ReplicaReset
         | ErrorKind::ReplicaProtocol

@@ -157,7 +157,7 @@ impl Tap {
         if self.report.has_output()
             && let Some(charge) = &mut self.charge
         {
-            charge.first_token();
+            charge.first_token(now);
         }
     }
 

@@ -85,6 +85,7 @@ impl Supervisor {
                 upstream_model: model.upstream_model.as_deref().map_or_else(|| model.name.clone(), Arc::from),
                 caps: model.caps.clone(),
                 slo: model.slo.clone(),
+                concurrency: &model.concurrency,
                 routing: &model.routing,
             };
             let pool = Arc::new(Pool::new(parts, &supervisor.shared.telemetry));
@@ -256,6 +257,7 @@ impl Supervisor {
             upstream_model: model.clone(),
             caps: plan.caps.clone(),
             slo: plan.slo.clone(),
+            concurrency: &plan.concurrency,
             routing: &plan.routing,
         };
         Pool::new(parts, &self.shared.telemetry)
@@ -263,9 +265,9 @@ impl Supervisor {
 
     fn members<'a>(&self, pool: &Pool, replicas: impl Iterator<Item = &'a Arc<Replica>>) -> Vec<Member> {
         replicas
-            .map(|replica| Member {
-                replica: replica.clone(),
-                metrics: self.shared.telemetry.replica(pool.name(), replica.label()),
+            .map(|replica| {
+                let metrics = self.shared.telemetry.replica(pool.name(), replica.label());
+                Member::new(replica.clone(), metrics)
             })
             .collect()
     }

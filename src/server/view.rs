@@ -27,7 +27,7 @@ impl View {
         self.shared.telemetry.body_memory(self.shared.bodies.used());
         for pool in self.shared.directory.load().pools() {
             pool.metrics().index(pool.index().len(), pool.index().evictions());
-            for Member { replica, metrics } in pool.members().iter() {
+            for Member { replica, metrics, .. } in pool.members().iter() {
                 metrics.up(replica.standing(now).usable());
                 metrics.inflight(replica.in_flight());
                 match replica.load(now) {

@@ -41,7 +41,7 @@ fn names(c: &mut Checker<'_>, sections: &[ModelSection]) {
     }
 }
 
-fn model(c: &mut Checker<'_>, path: &str, section: ModelSection, overrides: &Overrides) -> ModelPlan {
+fn model(c: &mut Checker<'_>, path: &str, mut section: ModelSection, overrides: &Overrides) -> ModelPlan {
     if let Some(upstream) = &section.upstream_model {
         c.name(&format!("{path}.upstream_model"), upstream);
     }
@@ -53,7 +53,7 @@ fn model(c: &mut Checker<'_>, path: &str, section: ModelSection, overrides: &Ove
     let routing = routing(c, path, section.routing, overrides);
     c.caps(&format!("{path}.caps"), &section.caps);
     slo(c, path, &section.slo);
-    concurrency(c, path, &section.concurrency);
+    concurrency(c, path, &mut section.concurrency, &section.slo);
     let fallback = section.fallback.into_iter().enumerate();
     ModelPlan {
         name: section.name.into(),
@@ -156,16 +156,23 @@ fn slo(c: &mut Checker<'_>, path: &str, slo: &Slo) {
     }
 }
 
-fn concurrency(c: &mut Checker<'_>, path: &str, concurrency: &Concurrency) {
+fn concurrency(c: &mut Checker<'_>, path: &str, concurrency: &mut Concurrency, slo: &Slo) {
+    let written = c.has(&format!("{path}.slo.ttft"));
+    concurrency.predicted_ttft.get_or_insert(written && slo.ttft.is_some());
     c.in_range(&format!("{path}.concurrency.per_replica"), &concurrency.per_replica, &1, &defaults::PER_REPLICA_MAX);
     c.in_range(&format!("{path}.concurrency.queue"), &concurrency.queue, &0, &defaults::QUEUE_MAX);
     c.positive(&format!("{path}.concurrency.queue_timeout"), concurrency.queue_timeout);
-    // In the plan a default looks like a choice, so the warning is made here and not in `unused`.
-    for key in ["queue", "queue_timeout"] {
-        let path = format!("{path}.concurrency.{key}");
-        if c.has(&path) {
-            c.warnings.push(format!("{path} is not used by this version: no request waits in a queue"));
+    if let Some(queue) = concurrency.engine_queue {
+        c.at_least_one(&format!("{path}.concurrency.engine_queue"), queue.into());
+    }
+    for (key, part) in [("kv_usage", concurrency.kv_usage), ("resume", Some(concurrency.resume))] {
+        if let Some(part) = part.filter(|part| !(*part > 0.0 && *part <= 1.0)) {
+            c.refuse(&format!("{path}.concurrency.{key}"), format!("is {part}; write a part above 0 and up to 1"));
         }
+    }
+    let predicts = concurrency.predicted_ttft == Some(true);
+    if predicts && slo.ttft.is_none() {
+        c.refuse(&format!("{path}.concurrency.predicted_ttft"), "is true without an objective; write slo.ttft");
     }
 }
 

@@ -17,13 +17,13 @@ fn load(running: u32, waiting: u32, cache_tokens: Option<u64>) -> EngineLoad {
 fn a_charge_is_released_whole_however_it_ends() {
     let now = Instant::now();
     let replica = replica();
-    let mut first = replica.charge(1000);
-    let second = replica.charge(500);
+    let mut first = replica.try_charge(1000, Instant::now()).unwrap();
+    let second = replica.try_charge(500, Instant::now()).unwrap();
     let view = replica.view(now, 4.0, 256);
     assert_eq!((view.in_flight, view.pending_prefill), (2, 1500));
 
-    first.first_token();
-    first.first_token();
+    first.first_token(Instant::now());
+    first.first_token(Instant::now());
     assert_eq!(replica.view(now, 4.0, 256).pending_prefill, 500, "released once");
     drop(first);
     drop(second);
@@ -37,7 +37,7 @@ fn a_charge_that_unwinds_is_released_too() {
     let replica = replica();
 
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _charge = replica.charge(7);
+        let _charge = replica.try_charge(7, Instant::now()).unwrap();
         panic!("request task died");
     }));
 
@@ -49,7 +49,7 @@ fn a_charge_that_unwinds_is_released_too() {
 fn the_view_joins_the_own_count_with_the_engines_word() {
     let now = Instant::now();
     let replica = replica();
-    let _own = [replica.charge(1), replica.charge(1)];
+    let _own = [replica.try_charge(1, Instant::now()).unwrap(), replica.try_charge(1, Instant::now()).unwrap()];
     assert_eq!(replica.view(now, 4.0, 256).running, 0, "no word yet: unknown");
 
     replica.set_load(load(3, 4, Some(16_384)), now);
@@ -85,7 +85,7 @@ fn a_restart_raises_the_generation_and_forgets_what_was_learnt_but_not_the_charg
     for _ in 0..5 {
         replica.failed(FailureCause::Reset, now);
     }
-    let charge = replica.charge(9);
+    let charge = replica.try_charge(9, Instant::now()).unwrap();
     assert!(replica.ejected());
 
     replica.restarted();
@@ -127,10 +127,10 @@ fn an_ejected_replica_takes_one_probe_request_and_its_end_frees_the_place() {
     assert!(!replica.usable(now));
     assert!(replica.usable(due));
 
-    let probe = replica.charge(1);
+    let probe = replica.try_charge(1, Instant::now()).unwrap();
     assert!(probe.is_probe());
     assert!(!replica.usable(due));
-    assert!(!replica.charge(1).is_probe());
+    assert!(!replica.try_charge(1, Instant::now()).unwrap().is_probe());
     drop(probe);
 
     assert!(replica.usable(due), "the client of the probe left: the next request probes");

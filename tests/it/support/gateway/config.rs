@@ -12,6 +12,7 @@ pub(crate) struct Config {
     limits: Vec<String>,
     timeouts: Vec<String>,
     model: Vec<String>,
+    top: Vec<String>,
     env: Vec<(String, String)>,
 }
 
@@ -24,6 +25,7 @@ impl Config {
             limits: Vec::new(),
             timeouts: Vec::new(),
             model: Vec::new(),
+            top: Vec::new(),
             env: Vec::new(),
         }
     }
@@ -54,6 +56,12 @@ impl Config {
         self
     }
 
+    /// One more line at the top level, after the models.
+    pub(crate) fn top(mut self, line: &str) -> Self {
+        self.top.push(line.to_owned());
+        self
+    }
+
     /// One more environment variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
@@ -70,7 +78,7 @@ impl Config {
     }
 
     fn is_plain(&self) -> bool {
-        self.limits.is_empty() && self.timeouts.is_empty() && self.model.is_empty()
+        self.limits.is_empty() && self.timeouts.is_empty() && self.model.is_empty() && self.top.is_empty()
     }
 
     /// Arguments after `gateway`; the file is written where they need one.
@@ -96,6 +104,9 @@ impl Config {
         yaml.push_str(&format!("models:\n  - name: m\n    replicas: [ {} ]\n", urls.join(", ")));
         for line in &self.model {
             yaml.push_str(&format!("    {line}\n"));
+        }
+        for line in &self.top {
+            yaml.push_str(&format!("{line}\n"));
         }
         yaml
     }
