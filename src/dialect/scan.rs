@@ -99,6 +99,11 @@ impl Fields {
         self.earlier.iter().filter(move |(name, _)| *name == key).map(|(_, span)| *span)
     }
 
+    /// Spans of all earlier values of fields that occur more than once.
+    pub fn earlier(&self) -> impl Iterator<Item = Span> {
+        self.earlier.iter().map(|(_, span)| *span)
+    }
+
     fn found(&mut self, key: &[u8], value: Span) {
         let Some((name, slot)) = self.slot(key) else { return };
         if let Some(earlier) = slot.replace(value) {

@@ -15,6 +15,20 @@ use crate::{
     types::Endpoint,
 };
 
+/// Takes the earlier occurrences of a repeated field out, so that what an engine reads does not depend on its parser.
+pub fn drop_duplicates(splices: &mut Splices, body: &[u8], fields: &Fields) {
+    for value in fields.earlier() {
+        // A later member follows, so there is a comma behind; a wanted key holds no quote, escaped or not.
+        let before = body.get(..value.start).unwrap_or_default();
+        let key_end = memchr::memrchr(b'"', before).unwrap_or_default();
+        let key = memchr::memrchr(b'"', before.get(..key_end).unwrap_or_default());
+        let comma = body.get(value.end..).and_then(|rest| memchr::memchr(b',', rest));
+        if let (Some(start), Some(comma)) = (key, comma) {
+            splices.replace(Span { start, end: value.end + comma + 1 }, Bytes::new());
+        }
+    }
+}
+
 /// Reads the fields of a body.
 ///
 /// # Errors
@@ -286,6 +300,22 @@ mod tests {
             r#"{"max_tokens":99999999999999999999999}"#,
         ] {
             assert!(capped(text, OnExcess::Reject).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn of_a_repeated_field_the_engine_reads_the_last_only() {
+        for (text, want) in [
+            (r#"{"max_tokens":5,"max_tokens":9}"#, r#"{"max_tokens":9}"#),
+            (r#"{"a":1, "model" : "x" , "n":2,"mod\u0065l":"y"}"#, r#"{"a":1,  "n":2,"mod\u0065l":"y"}"#),
+            (r#"{"n":1,"n":2,"n":3,"stop":","}"#, r#"{"n":3,"stop":","}"#),
+            (r#"{"messages":[{"content":"a,\"b"}],"messages":[]}"#, r#"{"messages":[]}"#),
+        ] {
+            let body = Bytes::copy_from_slice(text.as_bytes());
+            let fields = fields(&body).unwrap();
+            let mut splices = Splices::new();
+            drop_duplicates(&mut splices, &body, &fields);
+            assert_eq!(splices.apply(&body).concat(), want.as_bytes(), "{text}");
         }
     }
 

@@ -312,7 +312,7 @@ impl Attempt<'_> {
             }
             Failure::ShuttingDown => {
                 self.replica.failed(FailureCause::Status5xx, now);
-                (Outcome::UpstreamError, Some(Cause::ShuttingDown))
+                (Outcome::Rejected, Some(Cause::ShuttingDown))
             }
             Failure::Broken => {
                 self.replica.failed(FailureCause::Status5xx, now);

@@ -162,6 +162,7 @@ impl Proxy {
         let stream = endpoint.generates() && admit::wants_stream(&body, &fields);
         report.resolved(pool.clone(), stream);
         let mut splices = Splices::new();
+        admit::drop_duplicates(&mut splices, &body, &fields);
         admit::rename(&mut splices, &body, &fields, pool.upstream_model());
         let output = admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
         let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);

@@ -7,7 +7,7 @@ use axum::{
     body::Body,
     routing::{get, post},
 };
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 
 use crate::{
     error::{ErrorKind, GatewayError, Stage},
@@ -41,8 +41,13 @@ pub(super) fn router(proxy: Proxy) -> Router {
     router.route("/v1/models", get(models)).fallback(unknown).method_not_allowed_fallback(wrong_method)
 }
 
-/// Refuses a head over the limits.
+/// Refuses a head over the limits, or one that another server might read as another request.
 fn checked(proxy: &Proxy, request: &Request<Body>) -> Option<Response<Body>> {
+    if let Some(message) = ambiguous(request) {
+        let mut response = answer(&GatewayError::new(ErrorKind::BadRequest, Stage::Accept, message));
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return Some(response);
+    }
     let limit = proxy.shared().server.limits.headers;
     let size: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     let too_large = size + request.uri().to_string().len() > limit || request.headers().len() > HEADER_FIELDS;
@@ -53,6 +58,19 @@ fn checked(proxy: &Proxy, request: &Request<Body>) -> Option<Response<Body>> {
         *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         response
     })
+}
+
+/// What RFC 9112 forbids and hyper lets pass: no or several `Host` fields (section 3.2), a transfer coding other than
+/// one `chunked` (section 6.1). HTTP/2 has neither field.
+fn ambiguous(request: &Request<Body>) -> Option<&'static str> {
+    let all = |name: &header::HeaderName| request.headers().get_all(name).iter().count();
+    let hosts = all(&header::HOST);
+    if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+        return Some("the request must have one Host header");
+    }
+    let coding = request.headers().get(header::TRANSFER_ENCODING)?;
+    let plain = all(&header::TRANSFER_ENCODING) == 1 && coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    (!plain).then_some("Transfer-Encoding must be `chunked`, once")
 }
 
 /// A refusal with the request's id, counted: such a request has no model and no report.

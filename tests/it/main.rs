@@ -33,6 +33,8 @@ mod retries;
 #[cfg(test)]
 mod routing;
 #[cfg(test)]
+mod security;
+#[cfg(test)]
 mod sse;
 #[cfg(test)]
 mod stream_error;
