@@ -30,6 +30,7 @@ pub mod proxy;
 pub mod routing;
 pub mod server;
 pub mod simserver;
+pub mod simulate;
 pub mod simulator;
 pub mod telemetry;
 pub mod types;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, check, demo, engine, serve};
+use gateway::cli::{Cli, Command, check, demo, engine, serve, simulate};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -44,6 +44,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Serve(args) => serve::run(args).await,
             Command::Check(args) => Ok(check::run(args)),
             Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),
+            Command::Simulate(args) => simulate::run(&args),
         }
     })
 }

@@ -4,6 +4,7 @@ pub mod check;
 pub mod demo;
 pub mod engine;
 pub mod serve;
+pub mod simulate;
 
 use clap::{Parser, Subcommand};
 
@@ -27,4 +28,6 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
+    /// Replay a trace on simulated replicas, in virtual time, and compare policies.
+    Simulate(Box<simulate::SimulateArgs>),
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use tokio::time::Instant;
 
-use super::Replica;
+use super::{Replica, ttft::Wait};
 
 /// The charge of one attempt.
 #[must_use = "dropping it at once releases the charge"]
@@ -19,6 +19,7 @@ pub struct InFlight {
     /// Prompt tokens that waited there when it was charged, its own included.
     backlog: u64,
     charged: Instant,
+    wait: Wait,
     /// This attempt is the probe of an ejected replica.
     probe: bool,
 }
@@ -26,18 +27,22 @@ pub struct InFlight {
 impl InFlight {
     /// Charges a request whose prompt has `pending` tokens that the replica must compute; its place among those in
     /// flight is taken already.
-    pub(super) fn new(replica: Arc<Replica>, pending: u64, probe: bool, now: Instant) -> Self {
+    pub(super) fn new(replica: Arc<Replica>, pending: u64, wait: Wait, probe: bool, now: Instant) -> Self {
         let state = replica.counters();
         let backlog = state.pending_prefill.fetch_add(pending, Ordering::Relaxed).saturating_add(pending);
-        Self { replica, pending, backlog, charged: now, probe }
+        Self { replica, pending, backlog, charged: now, wait, probe }
     }
 
     /// The first output token came at `now`: the prefill is done. Later calls do nothing.
     pub fn first_token(&mut self, now: Instant) {
         if self.pending > 0 {
-            self.replica.saw_first_token(self.backlog, now.saturating_duration_since(self.charged));
+            let waited = now.saturating_duration_since(self.charged);
+            self.replica.saw_first_token(self.backlog, waited);
+            self.replica.ttft().first_token(&self.wait, waited, now);
         }
-        self.prefilled();
+        if self.take_pending() {
+            self.replica.freed();
+        }
     }
 
     /// The prefill is done, nobody knows since when: the answer is no stream. Later calls do nothing.
@@ -48,6 +53,14 @@ impl InFlight {
     }
 
     fn release_prefill(&mut self) -> bool {
+        let pending = self.take_pending();
+        if pending {
+            self.replica.ttft().gone(&self.wait);
+        }
+        pending
+    }
+
+    fn take_pending(&mut self) -> bool {
         let pending = std::mem::take(&mut self.pending);
         self.replica.counters().pending_prefill.fetch_sub(pending, Ordering::Relaxed);
         pending > 0

@@ -14,6 +14,7 @@ mod replica;
 mod room;
 mod served;
 mod slots;
+mod ttft;
 mod usable;
 
 pub use base_url::{BaseUrl, BaseUrlError};

@@ -24,6 +24,7 @@ use super::{
     health::{Active, Health},
     load::LoadState,
     prefill::PrefillRate,
+    ttft::TtftModel,
     room::{Freed, Listeners},
 };
 use crate::{
@@ -65,6 +66,7 @@ pub struct Replica {
     prompt_bytes: AtomicU64,
     prompt_tokens: AtomicU64,
     prefill: PrefillRate,
+    ttft: TtftModel,
     /// Somebody met a failure: probe now rather than at the next turn.
     nudge: Notify,
     listeners: Listeners,
@@ -110,6 +112,7 @@ impl Replica {
             prompt_bytes: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
             prefill: PrefillRate::default(),
+            ttft: TtftModel::default(),
             nudge: Notify::new(),
             listeners: Listeners::default(),
         })
@@ -213,6 +216,7 @@ impl Replica {
         self.clock_at_word.store(0, Ordering::Relaxed);
         *self.load_state() = LoadState::default();
         self.prefill.forget();
+        self.ttft.forget();
         self.health().forgive();
     }
 
@@ -309,12 +313,23 @@ impl Replica {
     /// Charges one attempt whose prompt has this many tokens that the replica must compute, unless as many requests as
     /// it may have are there. Two that ask at once do not both get the last place.
     pub fn try_charge(self: &Arc<Self>, uncached_tokens: u64, now: Instant) -> Option<InFlight> {
+        self.try_charge_prompt(uncached_tokens, uncached_tokens, now)
+    }
+
+    /// [`Self::try_charge`] for a prompt of `prompt_tokens`, of which the replica holds a part.
+    pub fn try_charge_prompt(
+        self: &Arc<Self>,
+        uncached_tokens: u64,
+        prompt_tokens: u64,
+        now: Instant,
+    ) -> Option<InFlight> {
         let limit = self.spec.limit;
         let one_more = |count: u32| (count < limit).then(|| count + 1);
         let before = self.counters.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         self.counters.peak.fetch_max(before.saturating_add(1), Ordering::Relaxed);
         let probe = self.health().begin_probe();
-        Some(InFlight::new(Arc::clone(self), uncached_tokens, probe, now))
+        let wait = self.ttft.sent(uncached_tokens, prompt_tokens, before, now);
+        Some(InFlight::new(Arc::clone(self), uncached_tokens, wait, probe, now))
     }
 
     /// Tells this listener when there may be room here.
@@ -328,6 +343,10 @@ impl Replica {
 
     pub(super) fn saw_first_token(&self, tokens: u64, waited: Duration) {
         self.prefill.saw(tokens, waited);
+    }
+
+    pub(super) fn ttft(&self) -> &TtftModel {
+        &self.ttft
     }
 
     /// Seconds that a pending prompt token adds to the time to first token here; `None` until learned.
@@ -394,6 +413,7 @@ impl Replica {
             since_empty: self.clock().wrapping_sub(self.emptied_at.load(Ordering::Relaxed)),
             limit: self.spec.limit,
             id_hash: self.id_hash,
+            learned: self.ttft.predict(in_flight, now),
         }
     }
 

@@ -54,6 +54,38 @@ pub struct ReplicaView {
     pub since_empty: u32,
     /// Most requests in flight.
     pub limit: u32,
+    /// What was learned of its speed; `None` before there were enough first tokens.
+    pub learned: Option<Prediction>,
+}
+
+/// Time to first token at a replica, as learned from its first tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// Seconds that any prompt waits there now: the fixed part, the backlog, the running requests.
+    pub base: f32,
+    /// Of them, those for prompts that are computed before.
+    pub backlog: f32,
+    /// Seconds for each token to compute.
+    pub per_token: f32,
+    /// Seconds for each pair of a computed token and one before it.
+    pub per_pair: f32,
+    /// Requests that are past their first token.
+    pub decodes: f32,
+}
+
+impl Prediction {
+    /// Seconds to compute `uncached` tokens of a prompt of `prompt`.
+    #[must_use]
+    pub fn prefill(&self, uncached: u64, prompt: u64) -> f32 {
+        let (uncached, prompt) = (uncached as f32, prompt as f32);
+        self.per_token * uncached + self.per_pair * uncached * (prompt - uncached / 2.0).max(0.0)
+    }
+
+    /// Seconds to its first token.
+    #[must_use]
+    pub fn ttft(&self, uncached: u64, prompt: u64) -> f32 {
+        self.base + self.prefill(uncached, prompt)
+    }
 }
 
 impl ReplicaView {
@@ -243,6 +275,7 @@ pub(crate) mod testing {
             clock: 0,
             since_empty: u32::MAX,
             limit: 256,
+            learned: None,
         }
     }
 
