@@ -112,6 +112,7 @@ fn scan_chat(bencher: Bencher<'_, '_>, bytes: usize) {
 
 fn views(count: u16) -> Vec<ReplicaView> {
     let view = |slot: u16| ReplicaView {
+        learned: None,
         slot: ReplicaSlot(slot),
         generation: 0,
         id_hash: rendezvous::id_hash(&format!("10.0.0.{slot}:8000")),

@@ -17,11 +17,9 @@ const MOST_REPLICAS: usize = 1024;
 
 /// Replay a trace on simulated replicas, in virtual time, and compare policies
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example, the first 8,000 requests on eight replicas, 2.5 times as fast:\n  gateway simulate \
+#[command(after_help = "Example, the first 8,000 requests on eight replicas, 2.5 times as fast:\n  gateway simulate \
                   --trace mooncake_conversation.jsonl --max-requests 8000 \\\n    --replicas 8 --speedup 2.5 --policy \
-                  prefix,lmetric"
-)]
+                  prefix,lmetric")]
 pub struct SimulateArgs {
     /// Requests, one JSON object a line: a Mooncake or Bailian trace
     #[arg(long, value_name = "FILE")]
@@ -270,7 +268,7 @@ fn moment(flag: &str, text: &str) -> anyhow::Result<(usize, Duration)> {
 fn render(results: &Results, replicas: usize, slo: &Objectives) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["policy", "hits", "TTFT p50", "p90", "p99 s", "TPOT p50", "p99 ms", "good/s", "CV"]);
+    table.set_header(["policy", "hits", "TTFT", "p90", "p99 s", "TPOT", "p99 ms", "good/s"]);
     for report in &results.policies {
         table.add_row([
             report.policy.clone(),
@@ -281,33 +279,30 @@ fn render(results: &Results, replicas: usize, slo: &Objectives) -> String {
             format!("{:.1}", report.tpot_p50_ms),
             format!("{:.1}", report.tpot_p99_ms),
             format!("{:.2}", report.goodput),
-            format!("{:.3}", report.load_cv),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let details: Vec<String> = results.policies.iter().map(detail).collect();
-    format!(
-        "{} requests, {replicas} replicas; one shared LRU cache would hit {:.1} %\n{table}\ngood: first token within \
-         {} s and {:.0} ms per output token\n{}",
-        results.requests,
-        100.0 * results.hit_rate_bound,
-        slo.ttft,
-        slo.tpot * 1e3,
-        details.concat()
-    )
+    let bound = 100.0 * results.hit_rate_bound;
+    let head =
+        format!("{} requests, {replicas} replicas; one shared LRU cache would hit {bound:.1} %", results.requests);
+    let goal = format!("good: first token within {} s, {:.0} ms per output token", slo.ttft, slo.tpot * 1e3);
+    format!("{head}\nTTFT and TPOT: median, then p90 and p99\n{table}\n{goal}\n{}", details.concat())
 }
 
 fn detail(report: &Report) -> String {
     let picks: Vec<String> = report.picks.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    let failed = if report.failed > 0 { format!(", {} not served", report.failed) } else { String::new() };
-    let error = report.ttft_prediction_error.map_or_else(String::new, |e| format!(", TTFT off by {:.0} %", 100.0 * e));
+    let failed = if report.failed > 0 { format!("; {} not served", report.failed) } else { String::new() };
+    let error =
+        report.ttft_prediction_error.map_or_else(String::new, |e| format!("; TTFT foreseen to {:.0} %", 100.0 * e));
     format!(
-        "{}: max/mean load {:.2}, picks {}{failed}{error}\n",
+        "{}: load CV {:.3}, max/mean {:.2}{failed}{error}\n  picks: {}\n",
         report.policy,
+        report.load_cv,
         report.load_max_over_mean,
-        picks.join(" ")
+        picks.join(", ")
     )
 }
 
@@ -368,6 +363,6 @@ mod tests {
         let help = Line::command().term_width(80).render_long_help().to_string();
 
         assert!(text.lines().chain(help.lines()).all(|line| line.chars().count() <= 80), "{text}{help}");
-        assert!(text.contains("round_robin") && text.contains("good: first token within 2 s"), "{text}");
+        assert!(text.contains("round_robin") && text.contains("good: first token within 2 s, 100 ms"), "{text}");
     }
 }

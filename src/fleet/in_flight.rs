@@ -3,7 +3,10 @@
 //! It lives inside the response body, so a client that leaves, a replica that dies and a stream that ends all take the
 //! same way out. It cannot be cloned: a second copy would release twice.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -33,16 +36,20 @@ impl InFlight {
         Self { replica, pending, backlog, charged: now, wait, probe }
     }
 
-    /// The first output token came at `now`: the prefill is done. Later calls do nothing.
-    pub fn first_token(&mut self, now: Instant) {
+    /// The first output token came at `now`: the prefill is done. Later calls do nothing. Gives how far the prediction
+    /// of this moment was off, if there was one.
+    pub fn first_token(&mut self, now: Instant) -> Option<Duration> {
+        let mut off = None;
         if self.pending > 0 {
             let waited = now.saturating_duration_since(self.charged);
             self.replica.saw_first_token(self.backlog, waited);
             self.replica.ttft().first_token(&self.wait, waited, now);
+            off = self.wait.predicted().map(|predicted| predicted.abs_diff(waited));
         }
         if self.take_pending() {
             self.replica.freed();
         }
+        off
     }
 
     /// The prefill is done, nobody knows since when: the answer is no stream. Later calls do nothing.

@@ -24,8 +24,8 @@ use super::{
     health::{Active, Health},
     load::LoadState,
     prefill::PrefillRate,
-    ttft::TtftModel,
     room::{Freed, Listeners},
+    ttft::TtftModel,
 };
 use crate::{
     routing::ReplicaView,

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::routing::Prediction;
 
 /// Samples without which nothing is said.
-const ENOUGH: u32 = 32;
+const ENOUGH: u32 = 16;
 /// Weight of what was seen before, at each new sample: about the last 500 count.
 const KEEP: f64 = 0.998;
 /// Variance of what nobody has learned yet, in units of the features.
@@ -38,6 +38,14 @@ const N: usize = 4;
 pub(super) struct Wait {
     number: u64,
     features: [f64; N],
+    predicted: Option<Duration>,
+}
+
+impl Wait {
+    /// Time to its first token as foreseen when it was sent.
+    pub(super) fn predicted(&self) -> Option<Duration> {
+        self.predicted
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +82,9 @@ impl TtftModel {
             state.since = Some(now);
         }
         state.pending.push_back(Prefill { number, tokens: uncached as f64, pairs: own });
-        Wait { number, features }
+        let seconds = state.learned.learned().map(|theta| dot(&theta, &features));
+        let predicted = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+        Wait { number, features, predicted }
     }
 
     /// Its first token came, `waited` after it was sent.
@@ -237,8 +247,8 @@ mod tests {
     #[test]
     fn the_coefficients_of_a_replica_are_found_and_follow_it() {
         let model = TtftModel::default();
-        let mut now = teach(&model, 31, 1.0);
-        assert!(model.predict(0, now).is_none(), "31 samples are too few");
+        let mut now = teach(&model, 15, 1.0);
+        assert!(model.predict(0, now).is_none(), "15 samples are too few");
         for slower in [1.0, 2.5] {
             now = teach(&model, 3000, slower);
             let seen = model.predict(10, now).unwrap();
@@ -259,7 +269,7 @@ mod tests {
         let now = teach(&model, 500, 1.0);
         let idle = model.predict(0, now).unwrap().ttft(100, 100);
         let wait = model.sent(10_000, 10_000, 1, now);
-        let own = (40e-6 * 10_000.0 + 2e-9 * 5e7) as f32;
+        let own = 0.5_f32; // 40 µs x 10,000 + 2 ns x 50,000,000
 
         let behind = model.predict(1, now).unwrap().ttft(100, 100);
         let later = model.predict(1, now + Duration::from_secs_f32(own / 2.0)).unwrap().ttft(100, 100);

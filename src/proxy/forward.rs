@@ -457,8 +457,10 @@ impl Attempt<'_> {
                 None => {}
             }
         }
-        if report.has_output() {
-            self.charge.first_token(Instant::now());
+        if report.has_output()
+            && let Some(off) = self.charge.first_token(Instant::now())
+        {
+            report.mispredicted(off);
         }
         Held::Release(TapStart { ready, ..TapStart::new(Observer::Events(scanner), Some(body)) }, report)
     }

@@ -324,8 +324,9 @@ impl Pool {
         let (open, views): (SmallVec<[&Member; 16]>, SmallVec<[ReplicaView; 16]>) =
             usable.into_iter().filter(|(member, view)| member.has_room(view, &self.bounds)).unzip();
         let placement = self.rank(wanted, &open, &views);
+        let tokens = self.prompt_tokens(wanted.chain.bytes());
         let taken = placement.iter().enumerate().find_map(|(at, placed)| {
-            let charge = placed.member.replica.try_charge(placed.pick.uncached_tokens, now)?;
+            let charge = placed.member.replica.try_charge_prompt(placed.pick.uncached_tokens, tokens, now)?;
             Some((at, charge))
         });
         let (at, charge) = taken.ok_or(Unplaced::Full)?;

@@ -202,6 +202,13 @@ impl Report {
         self.usage.update(usage);
     }
 
+    /// The prediction of its first token was so far off.
+    pub fn mispredicted(&self, off: Duration) {
+        if let Some(pool) = &self.pool {
+            pool.metrics().prediction_error(off);
+        }
+    }
+
     fn output(&mut self, now: Instant) {
         self.output_events += 1;
         let Some(pool) = &self.pool else { return };

@@ -156,8 +156,9 @@ impl Tap {
         }
         if self.report.has_output()
             && let Some(charge) = &mut self.charge
+            && let Some(off) = charge.first_token(now)
         {
-            charge.first_token(now);
+            self.report.mispredicted(off);
         }
     }
 

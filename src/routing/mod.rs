@@ -7,6 +7,7 @@
 pub mod cost;
 pub mod guard;
 pub mod index;
+mod learned;
 pub mod least_load;
 pub mod lmetric;
 pub mod popularity;

@@ -1,5 +1,7 @@
 //! The default: where the longest prefix is cached, unless that replica is too busy.
 //!
+//! Once the speed of every replica is learned, [`learned`] ranks by seconds. Until then:
+//!
 //! 1. The holders of the longest prefix come first, the cheapest of them in front, while their work is within a tie of
 //!    the best ([`cost::ties`]) and the [`Guard`] admits them.
 //! 2. A prefix with more of the traffic than its holders' share gains a holder when one is clearly less busy
@@ -16,8 +18,8 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use super::{
-    Hits, Pick, Policy, RANKED, Ranking, ReplicaView, RouteQuery, cost, guard::Guard, popularity::Popularity, ranking,
-    rendezvous,
+    Hits, Pick, Policy, RANKED, Ranking, ReplicaView, RouteQuery, cost, guard::Guard, learned, popularity::Popularity,
+    ranking, rendezvous,
 };
 use crate::types::PickReason;
 
@@ -74,6 +76,10 @@ impl Policy for Prefix {
         if views.len() < 2 {
             return ranking(0..views.len(), query, hits, views);
         }
+        let (counts, key) = hit(query, hits);
+        if let Some(ranking) = learned::rank(query, hits, views, counts, key) {
+            return ranking;
+        }
         let mut candidates = candidates(query, hits, views);
         let denied = candidates.iter().any(|candidate| candidate.holder && !candidate.admitted);
         let mut kept = holder(&candidates);
@@ -124,8 +130,8 @@ fn holder(candidates: &Candidates) -> Option<Candidate> {
     holders.min_by_key(|holder| (holder.cost, Reverse(holder.weight))).copied()
 }
 
-fn candidates(query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView]) -> Candidates {
-    let guard = Guard::new(views);
+/// Whether the longest hit counts, and the routing key.
+fn hit(query: &RouteQuery<'_>, hits: &Hits) -> (bool, u64) {
     let longest = hits.longest();
     let cached = query.prompt_tokens.saturating_sub(query.uncached(longest));
     let counts = longest > 0 && (cached >= LONG_HIT_TOKENS || cached.saturating_mul(HIT_PART) >= query.prompt_tokens);
@@ -133,6 +139,13 @@ fn candidates(query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView]) -> Can
         Some((deepest, _)) if counts => deepest.0,
         _ => query.affinity.unwrap_or(query.chain.stable_key()),
     };
+    (counts, key)
+}
+
+fn candidates(query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView]) -> Candidates {
+    let guard = Guard::new(views);
+    let longest = hits.longest();
+    let (counts, key) = hit(query, hits);
     let fill = |view: &ReplicaView| view.clock.min(ASSUMED_CAPACITY);
     let mean = views.iter().map(|view| u64::from(fill(view))).sum::<u64>() / views.len().max(1) as u64;
     let fair = mean + u64::from(query.chain.blocks()) * u64::from(FILL_SLACK);

@@ -58,7 +58,8 @@ pub fn svg(reports: &[Report], hit_rate_bound: f64) -> String {
         power += 1.0;
     }
     for (report, (place, colour)) in reports.iter().zip(COLOURS.iter().cycle().enumerate()) {
-        let points: Vec<String> = curve(&report.ttft).map(|(s, share)| format!("{:.1},{:.1}", x(s), y(share))).collect();
+        let points: Vec<String> =
+            curve(&report.ttft).map(|(s, share)| format!("{:.1},{:.1}", x(s), y(share))).collect();
         let at = TOP + 16.0 + 18.0 * place as f64;
         put(format_args!(
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" points=\"{}\"/>",

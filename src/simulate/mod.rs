@@ -17,3 +17,6 @@ pub use bound::shared_lru;
 pub use pool::{Change, Scenario, UnknownPolicy, run};
 pub use report::{Objectives, Report};
 pub use trace::{Arrival, Trace, TraceError};
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,6 @@
 //! The event loop: arrivals, ends of steps, metrics pages, replicas that come and go, in the order of their times.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
