@@ -111,6 +111,8 @@ pub enum ErrorKind {
     QueueTimeout,
     /// So is the queue, with this tenant's own requests. 429
     OverShare,
+    /// Above a rate of the key. 429
+    RateLimited,
     /// Connection refused or reset, or closed without an answer. 502
     ReplicaReset,
     /// Broken HTTP from a replica. 502
@@ -142,6 +144,7 @@ impl ErrorKind {
             Self::Saturated => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "pool_saturated"),
             Self::QueueFull => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "queue_full"),
             Self::QueueTimeout => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "queue_timeout"),
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded"),
             Self::OverShare => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "queue_share_exceeded"),
             Self::ReplicaReset => (StatusCode::BAD_GATEWAY, "upstream_error", "upstream_reset"),
             Self::ReplicaProtocol => (StatusCode::BAD_GATEWAY, "upstream_error", "upstream_protocol_error"),
@@ -164,7 +167,8 @@ impl ErrorKind {
             | Self::TooLarge
             | Self::OverCap
             | Self::ClientGone
-            | Self::OverShare => Fault::Client,
+            | Self::OverShare
+            | Self::RateLimited => Fault::Client,
             Self::Overloaded
             | Self::Internal
             | Self::Saturated
@@ -185,7 +189,8 @@ impl ErrorKind {
             | Self::Saturated
             | Self::QueueFull
             | Self::QueueTimeout
-            | Self::OverShare => Outcome::Rejected,
+            | Self::OverShare
+            | Self::RateLimited => Outcome::Rejected,
             Self::ReplicaReset => Outcome::UpstreamReset,
             Self::ReplicaProtocol => Outcome::UpstreamProtocolError,
             Self::ReplicaTimeout => Outcome::UpstreamTimeout,

@@ -25,6 +25,7 @@ pub mod discovery;
 pub mod engine;
 pub mod error;
 pub mod fleet;
+pub mod limits;
 pub mod prompt;
 pub mod proxy;
 pub mod routing;

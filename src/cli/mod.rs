@@ -3,6 +3,7 @@
 pub mod check;
 pub mod demo;
 pub mod engine;
+pub mod key;
 pub mod serve;
 
 use clap::{Parser, Subcommand};
@@ -25,6 +26,8 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Validate a configuration file and print the effective configuration, secrets masked.
     Check(check::CheckArgs),
+    /// Make client keys.
+    Key(key::KeyArgs),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
 }

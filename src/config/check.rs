@@ -147,7 +147,8 @@ pub(super) fn plan(mut source: Source, overrides: &Overrides) -> Result<Plan, Co
     let has_keys = !config.keys.is_empty();
     let server = server::server(c, config.server, overrides, has_keys);
     let models = model::models(c, config.models, overrides);
-    let keys = key::keys(c, config.keys);
+    key::groups(c, &config.groups, server.isolation_secret.is_some());
+    let keys = key::keys(c, config.keys, &key::Known { models: &models, groups: &config.groups });
     let open = open(c, overrides, !models.is_empty());
     if models.is_empty() && open.is_none() && c.problems.is_empty() {
         let place = if source.name.is_empty() { "configuration" } else { source.name.as_str() };
@@ -165,7 +166,7 @@ pub(super) fn plan(mut source: Source, overrides: &Overrides) -> Result<Plan, Co
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
-    let mut plan = Plan { server, models, open, keys, warnings };
+    let mut plan = Plan { server, models, open, keys, groups: config.groups, warnings };
     unused::warn(&mut plan);
     Ok(plan)
 }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::{
     defaults, period,
-    plan::{Budget, FallbackOn, Rate},
+    plan::{Budget, FallbackOn, GroupPlan, Rate},
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
 };
-use crate::types::EngineKind;
+use crate::types::{EngineKind, Priority};
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +25,8 @@ pub(super) struct FileConfig {
     pub models: Vec<ModelSection>,
     /// Who may ask; empty: anybody, on loopback only.
     pub keys: Vec<KeySection>,
+    /// Groups of keys; one that no entry names has no properties.
+    pub groups: Vec<GroupPlan>,
 }
 
 /// `server`
@@ -49,6 +51,8 @@ pub(super) struct ServerSection {
     pub access_log: AccessLog,
     /// Lets a data port beyond loopback do without keys.
     pub insecure_no_auth: bool,
+    /// Secret for the cache salts of isolated groups.
+    pub isolation_secret: Option<SecretString>,
 }
 
 /// `models[]`
@@ -291,4 +295,14 @@ pub(super) struct KeySection {
     /// Tenant that it belongs to.
     #[serde(default)]
     pub group: Option<String>,
+    /// Its class in the queue.
+    #[serde(default)]
+    pub priority: Priority,
+    /// Whether its requests may go to a hosted model.
+    #[serde(default = "yes")]
+    pub fallback: bool,
+}
+
+const fn yes() -> bool {
+    true
 }

@@ -23,8 +23,8 @@ use std::path::Path;
 pub use check::POLICIES;
 pub use error::{ConfigError, Problem};
 pub use plan::{
-    Budget, DiscoveryPlan, FallbackOn, FallbackPlan, KeyPlan, ModelPlan, OpenPlan, Overrides, Plan, Rate, ReplicaPlan,
-    ServerPlan, TokenizerPlan,
+    Budget, DiscoveryPlan, FallbackOn, FallbackPlan, GroupPlan, KeyPlan, ModelPlan, OpenPlan, Overrides, Plan, Rate,
+    ReplicaPlan, ServerPlan, TokenizerPlan,
 };
 pub use sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, OnExcess, RoutingPlan, Slo, Timeouts};
 pub use show::{MASK, effective_yaml};

@@ -14,7 +14,10 @@ use super::{
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
     show,
 };
-use crate::{fleet::BaseUrl, types::EngineKind};
+use crate::{
+    fleet::BaseUrl,
+    types::{EngineKind, Priority},
+};
 
 /// The whole configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +31,8 @@ pub struct Plan {
     pub open: Option<OpenPlan>,
     /// Who may ask; empty: anybody.
     pub keys: Vec<KeyPlan>,
+    /// Groups of keys.
+    pub groups: Vec<GroupPlan>,
     /// What is configured and has no effect in this version, and what is risky: one text each, for standard error.
     #[serde(skip)]
     pub warnings: Vec<String>,
@@ -54,6 +59,9 @@ pub struct ServerPlan {
     pub access_log: AccessLog,
     /// Whether a data port that others reach may do without keys.
     pub insecure_no_auth: bool,
+    /// Secret from which the cache salts of isolated groups are made; the same in gateways side by side.
+    #[serde(serialize_with = "show::masked")]
+    pub isolation_secret: Option<SecretString>,
 }
 
 /// One model.
@@ -203,14 +211,49 @@ pub struct KeyPlan {
     /// SHA-256 of the key.
     #[serde(serialize_with = "show::hash")]
     pub sha256: [u8; 32],
-    /// Models it may use; `None` is all. Always `None` in this version: a restriction that nobody enforces is refused.
+    /// Models it may use, by name; `None` is all.
     pub models: Option<Vec<String>>,
     /// Its own token caps.
     pub caps: Option<Caps>,
     /// Its rates.
     pub rate: Option<Rate>,
-    /// Tenant that it belongs to.
+    /// Tenant that it belongs to; keys of one group share their turns in the queue.
     pub group: Option<String>,
+    /// Whether the group's prompts are kept apart from all others in the replicas' caches.
+    pub isolate: bool,
+    /// Its class in the queue.
+    pub priority: Priority,
+    /// Whether its requests may go to a hosted model.
+    pub fallback: bool,
+}
+
+impl KeyPlan {
+    /// A key that may do everything.
+    #[must_use]
+    pub fn new(id: &str, sha256: [u8; 32]) -> Self {
+        Self {
+            id: id.into(),
+            sha256,
+            models: None,
+            caps: None,
+            rate: None,
+            group: None,
+            isolate: false,
+            priority: Priority::default(),
+            fallback: true,
+        }
+    }
+}
+
+/// `groups[]`: what holds for all keys of a group.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupPlan {
+    /// Name that keys refer to.
+    pub name: String,
+    /// Keeps its prompts apart from all others in the replicas' caches, and hides where and how they are cached.
+    #[serde(default)]
+    pub isolate: bool,
 }
 
 /// `keys[].rate`: what one key may use in a minute. `null` is no limit.

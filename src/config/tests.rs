@@ -287,21 +287,36 @@ fn an_open_data_port_needs_keys_or_the_flag() {
 }
 
 #[test]
-fn a_key_restricted_to_models_is_refused_while_nothing_enforces_it() {
-    let text = model(&format!("keys: [ {{ id: a, sha256: {HASH}, models: [m] }} ]\n"));
+fn the_models_of_a_key_are_held_by_name_and_checked() {
+    let keys = |models: &str| {
+        model(&format!("    aliases: [fast]\nkeys: [ {{ id: a, sha256: {HASH}, models: {models} }} ]\n"))
+    };
 
-    assert!(problems(&text)[0].contains("keys[0].models is not enforced"), "{:?}", problems(&text));
+    assert_eq!(plan(&keys("[fast]")).keys[0].models, Some(vec!["m".to_owned()]), "an alias stands for its model");
+    assert!(problems(&keys("[other]"))[0].contains("keys[0].models[0] is `other`, no model here; write m"));
+    assert!(problems(&keys("[]"))[0].contains("keys[0].models is empty"));
+}
+
+#[test]
+fn a_group_that_isolates_needs_a_secret() {
+    let text =
+        model(&format!("keys: [ {{ id: a, sha256: {HASH}, group: g }} ]\ngroups: [ {{ name: g, isolate: true }} ]\n"));
+
+    assert!(problems(&text)[0].contains("groups[0].isolate is true without server.isolation_secret"));
+    let plan = plan(&format!("server: {{ isolation_secret: s }}\n{text}"));
+    assert!(plan.keys[0].isolate);
+    assert!(!effective_yaml(&plan).contains("isolation_secret: s\n"), "a secret is masked");
 }
 
 #[test]
 fn what_this_version_does_not_do_is_warned_about() {
     let text = model(
-        "    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, group: g, rate: { concurrent: 1 } } ]\n",
+        "    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, caps: { max_output_tokens: 5 } } ]\n",
     );
 
     let warnings = plan(&text.replace("HASH", HASH)).warnings;
 
-    for key in ["models[0].tokenizer", "models[0].caps.max_prompt_tokens", "keys[0].rate", "keys[0].group"] {
+    for key in ["models[0].tokenizer", "models[0].caps.max_prompt_tokens", "keys[0].caps"] {
         assert!(
             warnings.iter().any(|warning| warning.starts_with(&format!("{key} is not used"))),
             "{key}: {warnings:?}"
@@ -419,6 +434,7 @@ fn the_full_example_has_every_key_and_no_other() {
         ("keys", "keys: [ { % } ]\n"),
         ("keys.caps", "keys: [ { caps: { % } } ]\n"),
         ("keys.rate", "keys: [ { rate: { % } } ]\n"),
+        ("groups", "groups: [ { % } ]\n"),
     ]
     .into_iter()
     .flat_map(|(section, filled)| known_keys(section, filled))

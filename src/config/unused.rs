@@ -22,11 +22,7 @@ fn of_model(index: usize, model: &ModelPlan) -> Vec<String> {
 }
 
 fn of_key(index: usize, key: &KeyPlan) -> Vec<String> {
-    let parts = [
-        (key.caps.is_some(), "caps", "the model's caps hold"),
-        (key.rate.is_some(), "rate", "the key has no rate limit"),
-        (key.group.is_some(), "group", "the key has no tenant"),
-    ];
+    let parts = [(key.caps.is_some(), "caps", "the model's caps hold")];
     texts(&format!("keys[{index}]"), &parts)
 }
 

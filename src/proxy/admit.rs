@@ -12,6 +12,7 @@ use crate::{
         splice::Splices,
     },
     error::{ErrorKind, GatewayError, Stage},
+    proxy::{auth::Tenant, pool::Pool},
     types::Endpoint,
 };
 
@@ -52,6 +53,18 @@ pub fn model<'a>(body: &'a [u8], fields: &Fields) -> Result<Option<std::borrow::
     scan::string_value(body, span)
         .map(Some)
         .ok_or_else(|| GatewayError::new(ErrorKind::BadRequest, Stage::Scan, "model must be a string").param("model"))
+}
+
+/// Whether the key may use the model.
+///
+/// # Errors
+/// `Forbidden`.
+pub fn allowed(tenant: Option<&Tenant>, pool: &Pool) -> Result<(), GatewayError> {
+    if tenant.is_none_or(|tenant| tenant.may_use(pool.name())) {
+        return Ok(());
+    }
+    let message = format!("this key may not use the model `{}`; GET /v1/models lists those that it may", pool.name());
+    Err(GatewayError::new(ErrorKind::Forbidden, Stage::Admit, message).param("model"))
 }
 
 /// Whether the engine will stream.

@@ -28,6 +28,7 @@ use crate::{
     proxy::{
         auth::Tenant,
         headers,
+        isolate::Mask,
         pool::{Placed, Pool, Ready},
         report::{Meter, Report},
         tap::{self, Observer, Tap, TapLimits, TapParts},
@@ -76,6 +77,8 @@ pub struct Outgoing {
     pub chain: Chain,
     /// Tokens that it may use.
     pub asked: Asked,
+    /// Hide from the client what was cached.
+    pub mask: bool,
 }
 
 /// Limits of one attempt.
@@ -476,6 +479,7 @@ impl Attempt<'_> {
             charge: self.charge,
             limits: self.forward.limits.tap,
             streaming: self.out.stream,
+            mask: self.out.mask.then(Mask::default),
             sent: self.sent,
         };
         if !head.status.is_success() {

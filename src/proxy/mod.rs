@@ -8,9 +8,11 @@ pub mod auth;
 pub mod directory;
 pub mod forward;
 pub mod headers;
+pub mod isolate;
 pub mod key;
 pub mod line;
 pub mod pool;
+pub mod rates;
 pub mod read;
 pub mod report;
 pub mod tap;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, header};
 use tokio::time::Instant;
 
 use crate::{
@@ -32,6 +34,7 @@ use crate::{
         auth::{Keys, Tenant},
         directory::Directory,
         forward::{Forward, ForwardLimits, Outgoing},
+        isolate::Salts,
         pool::Pool,
         read::{BodyBudget, BodyLease, ReadLimits},
         report::Report,
@@ -47,8 +50,10 @@ use crate::{
 pub struct Shared {
     /// Models and their replicas, as of now.
     pub directory: ArcSwap<Directory>,
-    /// Who may ask.
-    pub keys: Keys,
+    /// Who may ask; replaced as a whole when the configuration is read again.
+    pub keys: ArcSwap<Keys>,
+    /// Salts of isolated groups; `None` where none is.
+    pub salts: Option<Salts>,
     /// Limits, timeouts, what answers show.
     pub server: ServerPlan,
     /// Metrics and the access log.
@@ -97,7 +102,8 @@ impl Proxy {
     pub async fn serve(&self, endpoint: Endpoint, mut request: Request<Body>) -> Response<Body> {
         let id = headers::request_id(request.headers_mut());
         let report = Report::new(self.shared.telemetry.clone(), endpoint, id.clone(), Instant::now());
-        let mut response = match self.steps(endpoint, request, report).await {
+        let mut tenant = None;
+        let mut response = match self.steps(endpoint, request, &mut tenant, report).await {
             Ok(response) => response,
             Err((error, mut report)) => {
                 report.fail(&error);
@@ -105,6 +111,9 @@ impl Proxy {
             }
         };
         response.headers_mut().insert(headers::REQUEST_ID, id);
+        if let Some(tenant) = tenant {
+            rates::tell(&tenant, response.headers_mut());
+        }
         response
     }
 
@@ -113,6 +122,7 @@ impl Proxy {
         &self,
         endpoint: Endpoint,
         request: Request<Body>,
+        tenant: &mut Option<Arc<Tenant>>,
         mut report: Report,
     ) -> Result<Response<Body>, (GatewayError, Report)> {
         let arrived = match self.arrive(endpoint, request, &mut report).await {
@@ -121,10 +131,14 @@ impl Proxy {
         };
         // Holds the body's memory until no attempt needs it any more.
         let (arrived, _lease) = arrived;
+        tenant.clone_from(&arrived.tenant);
         let Admitted { pool, out, affinity } = match self.admit(arrived, &mut report) {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
+        if let Err(error) = rates::charge(tenant.as_ref(), out.asked, &mut report) {
+            return Err((error, report));
+        }
         let ready = match wait::place(&pool, &out, affinity).await {
             Ok(ready) => ready,
             Err(refused) => return Err((refused.error, report)),
@@ -142,7 +156,7 @@ impl Proxy {
     ) -> Result<(Arrived, BodyLease), GatewayError> {
         let (head, body) = request.into_parts();
         report.traced(head.headers.get(headers::TRACEPARENT).cloned());
-        let tenant = self.shared.keys.check(&head.headers)?;
+        let tenant = self.shared.keys.load().check(&head.headers)?;
         if let Some(tenant) = &tenant {
             report.authenticated(tenant.id().clone());
         }
@@ -161,19 +175,29 @@ impl Proxy {
         let pool = self.shared.directory.load().find(model.as_deref())?.clone();
         let stream = endpoint.generates() && admit::wants_stream(&body, &fields);
         report.resolved(pool.clone(), stream);
+        admit::allowed(tenant.as_deref(), &pool)?;
         let mut splices = Splices::new();
         admit::drop_duplicates(&mut splices, &body, &fields);
         admit::rename(&mut splices, &body, &fields, pool.upstream_model());
         let output = admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
         let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);
-        let chain = key::chain(&body, &fields, endpoint, &pool);
+        let group = tenant.as_deref().and_then(Tenant::isolated_group);
+        if let Some(isolated) = self.shared.salts.as_ref().zip(group) {
+            isolate::isolate(&mut splices, &body, &fields, endpoint, isolated)?;
+        }
+        let chain = key::chain(&body, &fields, endpoint, &pool, group);
         report.prompt(chain.bytes());
         let asked = Asked { prompt: pool.prompt_tokens(chain.bytes()), output };
         let affinity = key::affinity(&headers, &body, &fields);
         headers::to_replica(&mut headers);
+        if group.is_some() {
+            // What is compressed cannot be masked.
+            headers.remove(header::ACCEPT_ENCODING);
+        }
         let body = splices.apply(&body);
-        let expose = self.shared.server.expose_routing;
-        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked };
+        let expose = self.shared.server.expose_routing && group.is_none();
+        let mask = group.is_some();
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked, mask };
         Ok(Admitted { pool, out, affinity })
     }
 }

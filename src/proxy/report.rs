@@ -17,6 +17,7 @@ use crate::{
         sse::EventSink,
     },
     error::{self, ErrorKind, GatewayError},
+    limits::Permit,
     proxy::pool::{Placed, Pool},
     telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Reason, Route, Source, Telemetry, Waste},
     types::{Endpoint, Outcome},
@@ -48,6 +49,8 @@ pub struct Report {
     status: u16,
     outcome: Option<Outcome>,
     error: Option<String>,
+    /// Its place under the key's rates, and the prompt tokens that it was charged.
+    permit: Option<(Permit, u64)>,
 }
 
 impl Report {
@@ -77,6 +80,7 @@ impl Report {
             status: 0,
             outcome: None,
             error: None,
+            permit: None,
         }
     }
 
@@ -100,6 +104,11 @@ impl Report {
     /// Whose key it came with.
     pub fn authenticated(&mut self, key: Arc<str>) {
         self.key = Some(key);
+    }
+
+    /// It runs under its key's rates, charged for so many prompt tokens.
+    pub fn permitted(&mut self, permit: Permit, charged: u64) {
+        self.permit = Some((permit, charged));
     }
 
     /// The body is complete.
@@ -311,7 +320,7 @@ fn refusal(kind: ErrorKind) -> Option<Reason> {
         ErrorKind::Saturated => Some(Reason::Saturated),
         ErrorKind::QueueFull => Some(Reason::QueueFull),
         ErrorKind::QueueTimeout => Some(Reason::QueueTimeout),
-        ErrorKind::OverShare => Some(Reason::Rate),
+        ErrorKind::OverShare | ErrorKind::RateLimited => Some(Reason::Rate),
         ErrorKind::ClientGone
         | ErrorKind::ReplicaReset
         | ErrorKind::ReplicaProtocol
@@ -344,6 +353,9 @@ impl Drop for Report {
                 }
             }
             None => self.telemetry.model(NO_MODEL).request(self.endpoint, outcome, duration),
+        }
+        if let Some((permit, charged)) = &self.permit {
+            permit.settle(*charged, self.usage.prompt, self.usage.output.unwrap_or(self.output_events));
         }
         self.log(outcome, duration, tpot);
     }

@@ -23,7 +23,7 @@ use crate::{
     },
     error::{self, BoxError, ErrorKind, GatewayError, Stage},
     fleet::{FailureCause, InFlight},
-    proxy::report::Report,
+    proxy::{isolate::Mask, report::Report},
     types::{Endpoint, Outcome},
     upstream::client,
 };
@@ -93,6 +93,8 @@ pub struct TapParts {
     pub limits: TapLimits,
     /// Whether the request asked for a stream.
     pub streaming: bool,
+    /// What hides the counts of cached tokens, if they are to be hidden.
+    pub mask: Option<Mask>,
     /// When the request was sent.
     pub sent: Instant,
 }
@@ -108,7 +110,7 @@ impl Tap {
         }
         let mut tap = Self {
             upstream: parts.upstream,
-            ready: Ready::new(parts.ready),
+            ready: Ready::new(parts.ready, parts.mask),
             observer: parts.observer,
             report,
             charge: Some(parts.charge),
@@ -333,13 +335,14 @@ struct Ready {
     seen: usize,
     /// Looks without anything new.
     idle: u8,
+    mask: Option<Mask>,
 }
 
 impl Ready {
-    fn new(frames: Frames) -> Self {
+    fn new(frames: Frames, mask: Option<Mask>) -> Self {
         let bytes = frames.iter().map(Bytes::len).sum();
         // What was read while the head was held goes with the head.
-        Self { frames: frames.into_iter().collect(), bytes, seen: bytes, idle: LOOKS }
+        Self { frames: frames.into_iter().collect(), bytes, seen: bytes, idle: LOOKS, mask }
     }
 
     fn push(&mut self, frame: Bytes) {
@@ -378,7 +381,10 @@ impl Ready {
         };
         self.bytes -= taken.len();
         self.seen = self.bytes;
-        Some(taken)
+        Some(match &mut self.mask {
+            Some(mask) => mask.apply(taken),
+            None => taken,
+        })
     }
 }
 

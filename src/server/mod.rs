@@ -11,6 +11,7 @@ mod data;
 mod guarded;
 mod head;
 mod refuse;
+mod reload;
 mod stream;
 mod supervise;
 mod view;
@@ -23,9 +24,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
-    config::Plan,
-    proxy::{Shared, auth::Keys, read::BodyBudget},
-    server::{supervise::Supervisor, view::View, workers::Workers},
+    config::{Overrides, Plan},
+    proxy::{Shared, auth::Keys, isolate::Salts, read::BodyBudget},
+    server::{reload::Reloader, supervise::Supervisor, view::View, workers::Workers},
     telemetry::Telemetry,
     upstream::{
         control::{self, Watch},
@@ -84,7 +85,8 @@ pub async fn start(plan: Plan) -> Result<Running, StartError> {
     let telemetry = Telemetry::with_access_log(plan.server.access_log).map_err(StartError::AccessLog)?;
     let shared = Arc::new(Shared {
         directory: arc_swap::ArcSwap::default(),
-        keys: Keys::new(&plan.keys),
+        keys: arc_swap::ArcSwap::from_pointee(Keys::new(&plan.keys, &Keys::default())),
+        salts: plan.server.isolation_secret.as_ref().map(Salts::new),
         bodies: BodyBudget::new(plan.server.limits.body_memory),
         telemetry: telemetry.clone(),
         server: plan.server.clone(),
@@ -126,6 +128,13 @@ impl Running {
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Reads the configuration of these flags again whenever it changes, until the drain begins.
+    pub fn follow(&self, overrides: Overrides, plan: &Plan) {
+        if let Some(reloader) = Reloader::new(self.shared.clone(), overrides, plan) {
+            self.tasks.spawn(reloader.run(self.drain.clone()));
+        }
     }
 
     /// Stops: no new connections, running requests end within `timeouts.drain`, the rest is cut. Returns whether all

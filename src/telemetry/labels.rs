@@ -101,6 +101,16 @@ label_enum! {
 }
 
 label_enum! {
+    /// What came of reading the configuration again; the `result` label of `gateway_config_reloads_total`.
+    Reload {
+        /// The new keys are in place.
+        Applied = "applied",
+        /// The file has an error; nothing changed.
+        Refused = "refused",
+    }
+}
+
+label_enum! {
     /// Why generated tokens were wasted; the `cause` label of `gateway_wasted_tokens_total`.
     Waste {
         /// The client left.

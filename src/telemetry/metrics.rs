@@ -112,6 +112,7 @@ metric_table! {
     WASTED = "gateway_wasted_tokens_total", Counter, ["model", "cause"], "Output tokens generated that no client received whole";
     PARSE_ERRORS = "gateway_stream_parse_errors_total", Counter, ["model"], "Stream events that were relayed but not understood";
     ACCESS_DROPPED = "gateway_access_log_dropped_total", Counter, [], "Access log lines dropped because the reader was slow";
+    CONFIG_RELOADS = "gateway_config_reloads_total", Counter, ["result"], "Times that the configuration was read again";
     CONNECTIONS = "gateway_connections", Gauge, [], "Open client connections";
     BODY_MEMORY = "gateway_body_memory_bytes", Gauge, [], "Bytes of request bodies held";
     BUILD_INFO = "gateway_build_info", Gauge, ["version"], "1, with the version as label";

@@ -17,11 +17,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use ::metrics::Gauge;
+use ::metrics::{Counter, Gauge};
 
 pub use self::{
     access::AccessRecord,
-    labels::{Cause, FallbackReason, Objective, Reason, Route, Source, Waste},
+    labels::{Cause, FallbackReason, Objective, Reason, Reload, Route, Source, Waste},
     metrics::{METRICS, MetricDef, MetricKind},
     model::{ModelMetrics, NO_KEY},
     replica::ReplicaMetrics,
@@ -44,6 +44,7 @@ pub struct Telemetry {
     registry: Arc<Registry>,
     process: metrics_process::Collector,
     access: Writer,
+    reloads: Vec<Counter>,
     connections: Gauge,
     body_memory: Gauge,
     models: Mutex<Models>,
@@ -77,6 +78,10 @@ impl Telemetry {
         Self {
             process,
             access,
+            reloads: Reload::ALL
+                .iter()
+                .map(|result| registry.counter(&table::CONFIG_RELOADS, &[result.label()]))
+                .collect(),
             connections: registry.gauge(&table::CONNECTIONS, &[]),
             body_memory: registry.gauge(&table::BODY_MEMORY, &[]),
             models: Mutex::default(),
@@ -122,6 +127,13 @@ impl Telemetry {
     /// Takes the gauges of a removed replica off the page. Its counters stay: they happened.
     pub fn forget_replica(&self, model: &str, replica: &str) {
         lock(&self.replicas).remove(&(Box::from(model), Box::from(replica)));
+    }
+
+    /// The configuration was read again.
+    pub fn reloaded(&self, result: Reload) {
+        if let Some(counter) = self.reloads.get(result as usize) {
+            counter.increment(1);
+        }
     }
 
     /// Client connections opened (positive) or closed (negative).

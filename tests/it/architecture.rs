@@ -14,7 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // What clients and engines write, read as bytes. Pure, and below the decision layer: a prompt is read from spans.
     ("language", &["dialect"]),
     ("decision", &["prompt", "routing", "fleet", "admission", "simulator"]),
-    ("edges", &["engine", "config", "telemetry", "discovery", "upstream"]),
+    ("edges", &["engine", "config", "telemetry", "limits", "discovery", "upstream"]),
     ("pipeline", &["proxy"]),
     ("surface", &["simserver", "server", "demo", "cli"]),
 ];

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use gateway::{
     config::{self, Overrides},
-    telemetry::{Cause, FallbackReason, METRICS, MetricKind, Objective, Reason, Route, Source, Waste},
+    telemetry::{Cause, FallbackReason, METRICS, MetricKind, Objective, Reason, Reload, Route, Source, Waste},
     types::{Endpoint, Outcome, PickReason},
 };
 use serde_json::Value;
@@ -41,6 +41,7 @@ fn tables() -> String {
         ("objective", "objectives missed", labels(Objective::ALL, Objective::label)),
         ("reason", "replica picks", labels(&PickReason::ALL, PickReason::label)),
         ("reason", "rejected", labels(Reason::ALL, Reason::label)),
+        ("result", "configuration reloads", labels(Reload::ALL, Reload::label)),
         ("reason", "fallback", labels(FallbackReason::ALL, FallbackReason::label)),
         ("cause", "retries", labels(Cause::ALL, Cause::label)),
         ("cause", "wasted tokens", labels(Waste::ALL, Waste::label)),

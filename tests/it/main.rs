@@ -25,6 +25,8 @@ mod headers;
 #[cfg(test)]
 mod health;
 #[cfg(test)]
+mod keys;
+#[cfg(test)]
 mod queue;
 #[cfg(test)]
 mod request_shape;

@@ -70,6 +70,21 @@ impl TestGateway {
         self.ready().await;
     }
 
+    /// What its configuration file says.
+    pub(crate) fn config_text(&self) -> String {
+        std::fs::read_to_string(self.process.config()).unwrap()
+    }
+
+    /// Writes its configuration file anew.
+    pub(crate) fn write_config(&self, text: &str) {
+        std::fs::write(self.process.config(), text).unwrap();
+    }
+
+    /// Tells it to read its configuration again.
+    pub(crate) fn hang_up(&self) {
+        self.process.signal("HUP");
+    }
+
     /// Address of the data port.
     pub(crate) fn address(&self) -> SocketAddr {
         self.process.data
