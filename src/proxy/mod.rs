@@ -4,10 +4,13 @@
 //! made on arrival ends the request exactly once, and the charge on a replica lives inside the response body.
 
 pub mod admit;
+mod attempt;
 pub mod auth;
 pub mod directory;
 pub mod forward;
 pub mod headers;
+mod hold;
+mod judge;
 pub mod key;
 pub mod pool;
 pub mod read;
@@ -128,7 +131,10 @@ impl Proxy {
             return Err((forward::no_replica().retry_after(pool.retry_after()), report));
         }
         let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
-        forward.run(out, placement, report).await
+        match forward.run(&out, placement, report).await {
+            Ok(answer) => Ok(answer),
+            Err((failed, report)) => failed.answer.give(report),
+        }
     }
 
     /// Steps 1 and 2: auth, read.
