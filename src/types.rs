@@ -193,6 +193,15 @@ impl Outcome {
     }
 }
 
+/// Tokens that a request may use: what it is charged before it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Prompt tokens, counted or estimated.
+    pub prompt: u64,
+    /// Most output tokens over all choices; 0 if nothing bounds them.
+    pub output: u64,
+}
+
 /// Why a replica was chosen; the `reason` label of `gateway_replica_picks_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PickReason {

@@ -21,12 +21,14 @@ use crate::{
     proxy::{
         attempt::Attempt,
         auth::Tenant,
+        fallback::Wish,
         judge::{Answer, Refusal},
+        poison::Suspects,
         pool::{Placed, Placement, Pool},
         report::Report,
         tap::TapLimits,
     },
-    telemetry::Cause,
+    telemetry::{Cause, Skip},
     upstream::client::{Segments, UpstreamClient},
 };
 
@@ -52,6 +54,8 @@ pub struct Outgoing {
     pub expose: bool,
     /// The prompt's blocks.
     pub chain: Chain,
+    /// What the client wants of the fallback.
+    pub wish: Wish,
 }
 
 /// Limits of one attempt.
@@ -73,6 +77,22 @@ pub struct Failed {
 }
 
 impl Failed {
+    /// No hosted model took it either, which the client reads where the reason is its request's own.
+    #[must_use]
+    pub(super) fn passed_over(self, why: FallbackOn, skip: Option<Skip>) -> Self {
+        let reason = match skip {
+            Some(Skip::Content) => "the hosted model does not read this kind of content",
+            Some(Skip::Context) => "the request is too long for the hosted model",
+            _ => return self,
+        };
+        let (kind, state) = match why {
+            FallbackOn::Saturated => (ErrorKind::Saturated, "every replica of this model is full"),
+            FallbackOn::Down => (ErrorKind::NoReplica, "no replica of this model answers"),
+        };
+        let error = GatewayError::new(kind, Stage::Forward, format!("{state}, and {reason}; try again later"));
+        Self::new(Some(why), error.retry_after(Duration::from_secs(1)))
+    }
+
     /// A failure in the gateway's own words.
     #[must_use]
     pub fn new(why: Option<FallbackOn>, error: GatewayError) -> Self {
@@ -87,6 +107,8 @@ pub struct Forward<'a> {
     pub pool: &'a Arc<Pool>,
     /// The worker's client.
     pub client: &'a UpstreamClient,
+    /// Requests that break replicas.
+    pub suspects: &'a Suspects,
     /// Limits.
     pub limits: ForwardLimits,
 }
@@ -105,6 +127,7 @@ impl Forward<'_> {
         self.pool.retries().deposit(Instant::now());
         let mut last: Option<Refusal> = None;
         let mut full = false;
+        let endpoint = report.endpoint();
         for placed in placement.into_iter().take(MAX_ATTEMPTS) {
             if let Some(cause) = last.as_ref().and_then(|refusal| refusal.retry) {
                 // A refused connection cost the replica nothing; any other retry is paid from the budget.
@@ -113,10 +136,17 @@ impl Forward<'_> {
                 }
                 self.pool.metrics().retry(cause);
             }
+            let sent = Instant::now();
             match self.attempt(out, &placed, report).await {
-                Ok(relayed) => return Ok(relayed),
+                Ok(relayed) => {
+                    self.suspects.answered(endpoint, out);
+                    return Ok(relayed);
+                }
                 Err((refusal, back)) => {
                     report = back;
+                    if refusal.broke {
+                        self.suspects.broke(endpoint, out, placed.member.replica.slot(), sent);
+                    }
                     full |= refusal.why == Some(FallbackOn::Saturated);
                     let again = refusal.retry.is_some();
                     last = Some(refusal);
@@ -146,7 +176,9 @@ impl Forward<'_> {
         let remembered = self.pool.remember(&out.chain, replica);
         let request = match self.request(out, replica, &report) {
             Ok(request) => request,
-            Err(error) => return Err((Refusal { answer: Answer::Error(error), retry: None, why: None }, report)),
+            Err(error) => {
+                return Err((Refusal { answer: Answer::Error(error), retry: None, why: None, broke: false }, report));
+            }
         };
         let sent = Instant::now();
         report.dispatched(placed, sent);

@@ -36,6 +36,8 @@ pub(super) struct Refusal {
     pub(super) retry: Option<Cause>,
     /// A hosted model may be asked, for this reason; `None` when the request is at fault.
     pub(super) why: Option<FallbackOn>,
+    /// The replica broke the connection: the request may be what breaks it.
+    pub(super) broke: bool,
 }
 
 /// What the client reads when nobody else is asked.
@@ -64,7 +66,7 @@ impl Answer {
 impl Refusal {
     /// A failure of the replica that may have run the request.
     fn down(error: GatewayError) -> Self {
-        Self { answer: Answer::Error(error), retry: None, why: Some(FallbackOn::Down) }
+        Self { answer: Answer::Error(error), retry: None, why: Some(FallbackOn::Down), broke: false }
     }
 }
 
@@ -79,7 +81,7 @@ impl Attempt<'_> {
         self.replica.failed(cause, Instant::now());
         self.forget();
         let retry = (error.retry == Retry::Elsewhere).then_some(Cause::Connect);
-        Refusal { answer: Answer::Error(error), retry, why: Some(FallbackOn::Down) }
+        Refusal { retry, broke: cause == FailureCause::Reset, ..Refusal::down(error) }
     }
 
     /// A redirect or a switch of protocols: not passed on, as it would name the replica.
@@ -133,7 +135,7 @@ impl Attempt<'_> {
                 answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
         }
-        Refusal { answer: Answer::Engine(answer, outcome), retry, why }
+        Refusal { answer: Answer::Engine(answer, outcome), retry, why, broke: false }
     }
 
     /// A whole answer, none of which reached the client, that is no result: an error object is judged as if it had come
@@ -163,6 +165,6 @@ impl Attempt<'_> {
         self.forget();
         let message = "the replica closed the connection before its answer began";
         let error = GatewayError::new(kind, Stage::Forward, message).cause(error);
-        Refusal::down(error)
+        Refusal { broke: cause == FailureCause::Reset, ..Refusal::down(error) }
     }
 }

@@ -7,11 +7,13 @@ pub mod admit;
 mod attempt;
 pub mod auth;
 pub mod directory;
+pub mod fallback;
 pub mod forward;
 pub mod headers;
 mod hold;
 mod judge;
 pub mod key;
+pub mod poison;
 pub mod pool;
 pub mod read;
 pub mod report;
@@ -26,13 +28,15 @@ use http::{HeaderMap, Request, Response};
 use tokio::time::Instant;
 
 use crate::{
-    config::{ServerPlan, Timeouts},
+    config::{FallbackOn, ServerPlan, Timeouts},
     dialect::splice::Splices,
     error::GatewayError,
     proxy::{
         auth::{Keys, Tenant},
         directory::Directory,
-        forward::{Forward, ForwardLimits, Outgoing},
+        fallback::{Fallback, Fallbacks, Hosted, HostedClients, Missed, Wish},
+        forward::{Failed, Forward, ForwardLimits, Outgoing},
+        poison::Suspects,
         pool::Pool,
         read::{BodyBudget, BodyLease, ReadLimits},
         report::Report,
@@ -56,6 +60,10 @@ pub struct Shared {
     pub telemetry: Arc<Telemetry>,
     /// Memory of all request bodies.
     pub bodies: Arc<BodyBudget>,
+    /// Hosted models.
+    pub fallbacks: Fallbacks,
+    /// Requests that break replicas.
+    pub suspects: Suspects,
 }
 
 /// The request path of one worker.
@@ -63,6 +71,7 @@ pub struct Shared {
 pub struct Proxy {
     shared: Arc<Shared>,
     client: UpstreamClient,
+    hosted: HostedClients,
 }
 
 /// A request as the steps after reading see it.
@@ -84,8 +93,8 @@ struct Admitted {
 impl Proxy {
     /// A request path with its own connection pool.
     #[must_use]
-    pub fn new(shared: Arc<Shared>, client: UpstreamClient) -> Self {
-        Self { shared, client }
+    pub fn new(shared: Arc<Shared>, client: UpstreamClient, hosted: HostedClients) -> Self {
+        Self { shared, client, hosted }
     }
 
     /// What every request shares.
@@ -126,15 +135,70 @@ impl Proxy {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
+        if let Err(error) = self.shared.suspects.check(endpoint, &out) {
+            return Err((error, report));
+        }
+        let report = match self.stay(&pool, &out, report).await {
+            Ok(answer) => return Ok(answer),
+            Err(missed) => missed.report,
+        };
+        match self.replicas(&pool, &out, affinity, report).await {
+            Ok(answer) => Ok(answer),
+            Err((failed, report)) => self.fall_back(&pool, &out, failed, report).await,
+        }
+    }
+
+    /// Steps 6 and 7: place, forward.
+    async fn replicas(
+        &self,
+        pool: &Arc<Pool>,
+        out: &Outgoing,
+        affinity: Option<u64>,
+        report: Report,
+    ) -> Result<Response<Body>, (Failed, Report)> {
         let placement = pool.place(&out.chain, affinity, rand::random(), Instant::now());
         if placement.is_empty() {
-            return Err((forward::no_replica().retry_after(pool.retry_after()), report));
+            let error = forward::no_replica().retry_after(pool.retry_after());
+            return Err((Failed::new(Some(FallbackOn::Down), error), report));
         }
-        let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
-        match forward.run(&out, placement, report).await {
+        let limits = limits(&self.shared.server.timeouts);
+        let forward = Forward { pool, client: &self.client, suspects: &self.shared.suspects, limits };
+        forward.run(out, placement, report).await
+    }
+
+    /// A conversation that spilled lately goes on where it is, if it can.
+    async fn stay(&self, pool: &Arc<Pool>, out: &Outgoing, report: Report) -> Result<Response<Body>, Box<Missed>> {
+        match self.shared.fallbacks.of(pool).filter(|fallback| fallback.stays(&out.wish, Instant::now())) {
+            Some(fallback) => self.hosted(fallback, pool, true).run(FallbackOn::Saturated, out, report).await,
+            None => Err(Box::new(Missed { report, skip: None })),
+        }
+    }
+
+    /// Step 7b: no replica answered, and no byte went to the client. A hosted model, else the configured words, else
+    /// the failure.
+    async fn fall_back(
+        &self,
+        pool: &Arc<Pool>,
+        out: &Outgoing,
+        failed: Failed,
+        report: Report,
+    ) -> Result<Response<Body>, (GatewayError, Report)> {
+        let (Some(why), Some(fallback)) = (failed.why, self.shared.fallbacks.of(pool)) else {
+            return failed.answer.give(report);
+        };
+        let missed = match self.hosted(fallback, pool, false).run(why, out, report).await {
+            Ok(answer) => return Ok(answer),
+            Err(missed) => missed,
+        };
+        match fallback.degraded(out, missed.report) {
             Ok(answer) => Ok(answer),
-            Err((failed, report)) => failed.answer.give(report),
+            Err(report) => failed.passed_over(why, missed.skip).answer.give(*report),
         }
+    }
+
+    fn hosted<'a>(&'a self, fallback: &'a Fallback, pool: &'a Arc<Pool>, stays: bool) -> Hosted<'a> {
+        let limits = limits(&self.shared.server.timeouts);
+        Hosted { fallback, pool, clients: &self.hosted, limits, stays }
     }
 
     /// Steps 1 and 2: auth, read.
@@ -172,10 +236,14 @@ impl Proxy {
         let chain = key::chain(&body, &fields, endpoint, &pool);
         report.prompt(chain.bytes());
         let affinity = key::affinity(&headers, &body, &fields);
+        let mut wish = Wish::new(&headers, tenant.as_deref(), model.as_deref().unwrap_or(pool.name()));
+        if self.shared.fallbacks.of(&pool).is_some() {
+            wish = wish.in_talk(&body, &fields, tenant.as_deref());
+        }
         headers::to_replica(&mut headers);
         let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing;
-        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain };
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, wish };
         Ok(Admitted { pool, out, affinity })
     }
 }

@@ -24,7 +24,13 @@ use tracing::{info, warn};
 
 use crate::{
     config::Plan,
-    proxy::{Shared, auth::Keys, read::BodyBudget},
+    proxy::{
+        Shared,
+        auth::Keys,
+        fallback::{FallbackError, Fallbacks},
+        poison::Suspects,
+        read::BodyBudget,
+    },
     server::{supervise::Supervisor, view::View, workers::Workers},
     telemetry::Telemetry,
     upstream::{
@@ -35,6 +41,9 @@ use crate::{
 
 /// Recorded samples are moved into the histograms this often.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// The spend on hosted models is written this often.
+const KEEP_SPEND: Duration = Duration::from_secs(1);
 
 /// A gateway that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +62,9 @@ pub enum StartError {
     /// No client for probes.
     #[error("cannot set up the client for health probes: {0}")]
     Client(#[from] control::ClientError),
+    /// Hosted models.
+    #[error(transparent)]
+    Fallback(#[from] FallbackError),
     /// No thread for the access log.
     #[error("cannot start the access log: {0}")]
     AccessLog(#[source] io::Error),
@@ -87,6 +99,8 @@ pub async fn start(plan: Plan) -> Result<Running, StartError> {
         keys: Keys::new(&plan.keys),
         bodies: BodyBudget::new(plan.server.limits.body_memory),
         telemetry: telemetry.clone(),
+        suspects: Suspects::default(),
+        fallbacks: Fallbacks::new(&plan, &telemetry)?,
         server: plan.server.clone(),
     });
     let (tasks, drain, stop) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
@@ -106,6 +120,7 @@ pub async fn start(plan: Plan) -> Result<Running, StartError> {
     watch.interval = plan.server.health.interval;
     watch.timeout = plan.server.health.timeout;
     let supervisor = Supervisor::start(shared.clone(), plan, watch, tasks.clone());
+    tasks.spawn(keep_spend(shared.clone(), stop.clone()));
     tasks.spawn(upkeep(telemetry, supervisor, stop.clone()));
     let address = workers.address();
     info!(%address, admin = %admin_address, "gateway listens");
@@ -119,6 +134,18 @@ async fn upkeep(telemetry: Arc<Telemetry>, supervisor: Arc<Supervisor>, stop: Ca
         telemetry.upkeep();
     }
     drop(supervisor);
+}
+
+/// Keeps what hosted models have cost.
+async fn keep_spend(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(KEEP_SPEND);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        let shared = shared.clone();
+        if tokio::task::spawn_blocking(move || shared.fallbacks.keep_spend()).await.is_err() {
+            warn!("the spend on hosted models was not kept");
+        }
+    }
 }
 
 impl Running {
@@ -148,8 +175,12 @@ impl Running {
         self.tasks.close();
         self.tasks.wait().await;
         // The last lines of the access log; waits a second at most when the pipe is blocked.
-        let telemetry = self.shared.telemetry.clone();
-        if tokio::task::spawn_blocking(move || telemetry.flush_access_log()).await.is_err() {
+        let shared = self.shared.clone();
+        let last = move || {
+            shared.fallbacks.keep_spend();
+            shared.telemetry.flush_access_log();
+        };
+        if tokio::task::spawn_blocking(last).await.is_err() {
             warn!("the access log was not flushed");
         }
         clean
