@@ -32,8 +32,11 @@ use crate::{
     upstream::client::{Segments, UpstreamClient},
 };
 
-/// Most replicas that one request may reach.
+/// Most replicas that one request is sent to, refused connections included.
 const MAX_ATTEMPTS: usize = 3;
+
+/// Of these, most that read it: a refused connection costs a replica nothing, all else is work.
+const MAX_READS: u32 = 2;
 
 /// What is sent, and how the answer is treated.
 #[derive(Debug)]
@@ -126,9 +129,12 @@ impl Forward<'_> {
     ) -> Result<Response<Body>, (Failed, Report)> {
         self.pool.retries().deposit(Instant::now());
         let mut last: Option<Refusal> = None;
-        let mut full = false;
+        let (mut full, mut reads) = (false, 0);
         let endpoint = report.endpoint();
         for placed in placement.into_iter().take(MAX_ATTEMPTS) {
+            if reads >= MAX_READS {
+                break;
+            }
             if let Some(cause) = last.as_ref().and_then(|refusal| refusal.retry) {
                 // A refused connection cost the replica nothing; any other retry is paid from the budget.
                 if cause != Cause::Connect && !self.pool.retries().withdraw(Instant::now()) {
@@ -147,6 +153,7 @@ impl Forward<'_> {
                     if refusal.broke {
                         self.suspects.broke(endpoint, out, placed.member.replica.slot(), sent);
                     }
+                    reads += u32::from(refusal.retry != Some(Cause::Connect));
                     full |= refusal.why == Some(FallbackOn::Saturated);
                     let again = refusal.retry.is_some();
                     last = Some(refusal);

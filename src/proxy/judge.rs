@@ -80,8 +80,9 @@ impl Attempt<'_> {
         let (error, cause) = client::transport_error(error, Stage::Forward);
         self.replica.failed(cause, Instant::now());
         self.forget();
-        let retry = (error.retry == Retry::Elsewhere).then_some(Cause::Connect);
-        Refusal { retry, broke: cause == FailureCause::Reset, ..Refusal::down(error) }
+        let unsent = error.retry == Retry::Elsewhere;
+        let retry = unsent.then_some(if cause == FailureCause::Connect { Cause::Connect } else { Cause::Reset });
+        Refusal { retry, broke: cause == FailureCause::Reset && !unsent, ..Refusal::down(error) }
     }
 
     /// A redirect or a switch of protocols: not passed on, as it would name the replica.

@@ -112,8 +112,10 @@ pub fn transport_error(error: Error, stage: Stage) -> (GatewayError, FailureCaus
         FailureCause::Protocol => "the replica answered with broken HTTP",
         _ => "the replica closed the connection before it answered",
     };
+    // Broken before it was written: hyper still had the whole request.
+    let unsent = hyper_cause(&error).is_some_and(hyper::Error::is_canceled);
     let mut answer = GatewayError::new(kind, stage, message).cause(error);
-    if cause == FailureCause::Connect {
+    if cause == FailureCause::Connect || unsent {
         answer = answer.elsewhere();
     }
     (answer, cause)
