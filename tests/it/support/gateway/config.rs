@@ -11,6 +11,7 @@ pub(crate) struct Config {
     urls: Vec<String>,
     limits: Vec<String>,
     timeouts: Vec<String>,
+    server: Vec<String>,
     model: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -23,6 +24,7 @@ impl Config {
             urls: replicas.iter().map(ScriptedReplica::url).collect(),
             limits: Vec::new(),
             timeouts: Vec::new(),
+            server: Vec::new(),
             model: Vec::new(),
             env: Vec::new(),
         }
@@ -48,6 +50,12 @@ impl Config {
         self
     }
 
+    /// One more line of the server section.
+    pub(crate) fn server(mut self, line: &str) -> Self {
+        self.server.push(line.to_owned());
+        self
+    }
+
     /// One more line of the model.
     pub(crate) fn model(mut self, line: &str) -> Self {
         self.model.push(line.to_owned());
@@ -70,7 +78,7 @@ impl Config {
     }
 
     fn is_plain(&self) -> bool {
-        self.limits.is_empty() && self.timeouts.is_empty() && self.model.is_empty()
+        self.limits.is_empty() && self.timeouts.is_empty() && self.server.is_empty() && self.model.is_empty()
     }
 
     /// Arguments after `gateway`; the file is written where they need one.
@@ -91,6 +99,9 @@ impl Config {
             if !entries.is_empty() {
                 yaml.push_str(&format!("  {section}: {{ {} }}\n", entries.join(", ")));
             }
+        }
+        for line in &self.server {
+            yaml.push_str(&format!("  {line}\n"));
         }
         let urls: Vec<String> = self.urls.iter().map(|url| format!("{{ url: \"{url}\" }}")).collect();
         yaml.push_str(&format!("models:\n  - name: m\n    replicas: [ {} ]\n", urls.join(", ")));
