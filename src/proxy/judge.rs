@@ -51,9 +51,12 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Gives it to the client.
-    pub(super) fn give(self, mut report: Report) -> Result<Response<Body>, (GatewayError, Report)> {
+    ///
+    /// # Errors
+    /// The gateway's own words, whose answer is made where all errors are answered.
+    pub(super) fn give(self, mut report: Report) -> Result<Response<Body>, Box<(GatewayError, Report)>> {
         match self {
-            Self::Error(error) => Err((error, report)),
+            Self::Error(error) => Err(Box::new((error, report))),
             Self::Engine(answer, outcome) => {
                 report.answered(answer.status().as_u16());
                 report.end(outcome);

@@ -184,7 +184,7 @@ impl Proxy {
         report: Report,
     ) -> Result<Response<Body>, (GatewayError, Report)> {
         let (Some(why), Some(fallback)) = (failed.why, self.shared.fallbacks.of(pool)) else {
-            return failed.answer.give(report);
+            return failed.answer.give(report).map_err(|failed| *failed);
         };
         let missed = match self.hosted(fallback, pool, false).run(why, out, report).await {
             Ok(answer) => return Ok(answer),
@@ -192,7 +192,7 @@ impl Proxy {
         };
         match fallback.degraded(out, missed.report) {
             Ok(answer) => Ok(answer),
-            Err(report) => failed.passed_over(why, missed.skip).answer.give(*report),
+            Err(report) => failed.passed_over(why, missed.skip).answer.give(*report).map_err(|failed| *failed),
         }
     }
 

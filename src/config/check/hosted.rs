@@ -62,7 +62,10 @@ fn money(c: &mut Checker<'_>, path: &str, budget: &Budget) {
     }
     let limited = budget.usd_per_hour.is_some() || budget.usd_per_day.is_some();
     if limited && budget.input_usd_per_million == 0.0 && budget.output_usd_per_million == 0.0 {
-        c.refuse(path, "has limits and no prices; set input_usd_per_million and output_usd_per_million");
+        c.warnings.push(format!(
+            "{path} has limits and no prices, so nothing is ever spent; set input_usd_per_million and \
+             output_usd_per_million"
+        ));
     }
 }
 

@@ -77,7 +77,21 @@ enum Said {
     /// This goes to the client.
     Relay(Box<Response<Body>>),
     /// Nothing: the next target is asked.
-    Next(Report, Skip),
+    Next(Box<Report>, Skip),
+}
+
+/// What every target is asked.
+struct Question<'a> {
+    out: &'a Outgoing,
+    body: &'a [u8],
+    asked: Asked,
+}
+
+/// An error of a target.
+struct Refusal {
+    status: StatusCode,
+    after: Option<Duration>,
+    text: Bytes,
 }
 
 impl Hosted<'_> {
@@ -104,6 +118,7 @@ impl Hosted<'_> {
         let Ok(fields) = scan(&body) else { return Err(Box::new(Missed { report, skip })) };
         let asked = asked(&body, &fields, endpoint, self.pool.prompt_tokens(out.chain.bytes()));
         let kinds = contents(&body, &fields);
+        let question = Question { out, body: &body, asked };
         let mut asks = 0;
         for target in targets {
             let cannot = if kinds.iter().any(|kind| !target.plan.content.contains(kind)) {
@@ -113,8 +128,8 @@ impl Hosted<'_> {
                 (asked.prompt.saturating_add(asked.output) > context).then_some(Skip::Context)
             };
             let said = match cannot {
-                Some(reason) => Said::Next(report, reason),
-                None => self.ask(target, &body, asked, out, report).await,
+                Some(reason) => Said::Next(Box::new(report), reason),
+                None => self.ask(target, &question, report).await,
             };
             if asked_it(&said) {
                 asks += 1;
@@ -131,7 +146,7 @@ impl Hosted<'_> {
                 }
                 Said::Next(back, reason) => {
                     target.metrics().skipped(reason);
-                    report = back;
+                    report = *back;
                     skip = Some(reason);
                 }
             }
@@ -154,15 +169,16 @@ const fn reason(why: FallbackOn) -> FallbackReason {
 
 impl Hosted<'_> {
     /// Asks one target, if its budget and its breaker let it.
-    async fn ask(&self, target: &Arc<Target>, body: &[u8], asked: Asked, out: &Outgoing, mut report: Report) -> Said {
+    async fn ask(&self, target: &Arc<Target>, question: &Question<'_>, mut report: Report) -> Said {
+        let Question { out, body, asked } = *question;
         let (trial, paid) = match target.admit(asked) {
             Ok(admitted) => admitted,
-            Err(reason) => return Said::Next(report, reason),
+            Err(reason) => return Said::Next(Box::new(report), reason),
         };
         let request = outbound::request(&target.plan, report.endpoint(), &out.headers, body);
         let (Some((request, dropped)), Some(client)) = (request, self.clients.of(target)) else {
             paid.release();
-            return Said::Next(report, Skip::Failed);
+            return Said::Next(Box::new(report), Skip::Failed);
         };
         target.metrics().dropped(dropped);
         let sent = Instant::now();
@@ -183,7 +199,7 @@ impl Hosted<'_> {
                 let (head, body) = response.into_parts();
                 let body = HostedBody::new(body, Restore::whole(&out.wish.model));
                 let (text, _) = read_error(&mut UpstreamBody::Hosted(Box::new(body))).await;
-                call.refused(trial, head.status, &head.headers, text, report)
+                call.refused(trial, &Refusal { status: head.status, after: retry_after(&head.headers), text }, report)
             }
         }
     }
@@ -202,20 +218,21 @@ impl Call<'_> {
     #[expect(clippy::unused_self, reason = "reads as what the call does")]
     fn next(&self, trial: Trial, report: Report, reason: Skip, after: Option<Duration>) -> Said {
         trial.failed(after);
-        Said::Next(report, reason)
+        Said::Next(Box::new(report), reason)
     }
 
     /// An error, by its own status or inside a 200. What the target says of keys and accounts stays here.
-    fn refused(&self, trial: Trial, status: StatusCode, from: &HeaderMap, text: Bytes, mut report: Report) -> Said {
+    fn refused(&self, trial: Trial, refusal: &Refusal, mut report: Report) -> Said {
+        let Refusal { status, after, text } = refusal;
         report.unpaid();
         let label = self.target.label();
         match status.as_u16() {
-            429 => return self.next(trial, report, Skip::Limited, retry_after(from)),
+            429 => return self.next(trial, report, Skip::Limited, *after),
             401..=403 => {
                 warn!(target = label, status = status.as_u16(), "a hosted model refuses its api_key");
                 return self.next(trial, report, Skip::Key, None);
             }
-            400 | 413 | 422 if status_of(&text) != StatusCode::INTERNAL_SERVER_ERROR => {}
+            400 | 413 | 422 if status_of(text) != StatusCode::INTERNAL_SERVER_ERROR => {}
             _ => {
                 warn!(target = label, status = status.as_u16(), "a hosted model failed");
                 return self.next(trial, report, Skip::Failed, None);
@@ -223,9 +240,9 @@ impl Call<'_> {
         }
         // The request is at fault: its author reads why.
         trial.succeeded();
-        let text = String::from_utf8_lossy(&text).replace(&self.target.plan.model, &self.out.wish.model);
+        let text = String::from_utf8_lossy(text).replace(&self.target.plan.model, &self.out.wish.model);
         let mut answer = Response::new(Body::from(text));
-        *answer.status_mut() = status;
+        *answer.status_mut() = *status;
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         self.expose(answer.headers_mut());
         report.answered(status.as_u16());
@@ -247,7 +264,10 @@ impl Call<'_> {
                 trial.succeeded();
                 self.relay(&head, *start, report)
             }
-            Held::Error(payload) => self.refused(trial, status_of(&payload), &head.headers, payload, report),
+            Held::Error(text) => {
+                let refusal = Refusal { status: status_of(&text), after: retry_after(&head.headers), text };
+                self.refused(trial, &refusal, report)
+            }
             Held::TimedOut => self.next(trial, report, Skip::Timeout, None),
             Held::Broke(cause) => {
                 warn!(target = self.target.label(), error = error::chain(&*cause), "a hosted model broke off");
@@ -277,7 +297,8 @@ impl Call<'_> {
         }
         let meaning = event::read(&whole);
         if rest.is_none() && meaning.error {
-            return self.refused(trial, status_of(&whole), &head.headers, whole.into(), report);
+            let (status, after) = (status_of(&whole), retry_after(&head.headers));
+            return self.refused(trial, &Refusal { status, after, text: whole.into() }, report);
         }
         if rest.is_none() && tap::nonsense(&meaning, &whole, report.endpoint()).is_some() {
             warn!(target = self.target.label(), "a hosted model's answer is no JSON object");

@@ -97,10 +97,10 @@ impl Words<'_> {
     }
 
     fn completion(&self) -> Value {
-        with_usage(self.completion_with(json!([self.choice(self.text, Some("stop"))])))
+        with_usage(self.completion_with(&json!([self.choice(self.text, Some("stop"))])))
     }
 
-    fn completion_with(&self, choices: Value) -> Value {
+    fn completion_with(&self, choices: &Value) -> Value {
         json!({
             "id": format!("cmpl-{}", self.id), "object": "text_completion", "created": self.now, "model": self.model,
             "choices": choices,
@@ -114,10 +114,10 @@ impl Words<'_> {
 
     fn completion_events(&self, usage: bool) -> String {
         let mut events = vec![
-            self.completion_with(json!([self.choice(self.text, None)])),
-            self.completion_with(json!([self.choice("", Some("stop"))])),
+            self.completion_with(&json!([self.choice(self.text, None)])),
+            self.completion_with(&json!([self.choice("", Some("stop"))])),
         ];
-        events.extend(usage.then(|| with_usage(self.completion_with(json!([])))));
+        events.extend(usage.then(|| with_usage(self.completion_with(&json!([])))));
         plain(&events)
     }
 
@@ -125,7 +125,7 @@ impl Words<'_> {
         json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
     }
 
-    fn item(&self, status: &str, content: Value) -> Value {
+    fn item(&self, status: &str, content: &Value) -> Value {
         json!({
             "type": "message", "id": format!("msg_{}", self.id), "status": status, "role": "assistant",
             "content": content,
@@ -138,7 +138,7 @@ impl Words<'_> {
             "id": format!("resp_{}", self.id), "object": "response", "created_at": self.now, "model": self.model,
             "status": status, "error": null, "incomplete_details": null, "parallel_tool_calls": true, "tools": [],
             "tool_choice": "auto", "metadata": {},
-            "output": if done { json!([self.item(status, json!([self.part(self.text)]))]) } else { json!([]) },
+            "output": if done { json!([self.item(status, &json!([self.part(self.text)]))]) } else { json!([]) },
             "usage": done.then(|| json!({
                 "input_tokens": 0, "input_tokens_details": { "cached_tokens": 0 }, "output_tokens": 0,
                 "output_tokens_details": { "reasoning_tokens": 0 }, "total_tokens": 0,
@@ -152,14 +152,14 @@ impl Words<'_> {
         let mut events = vec![
             json!({ "type": "response.created", "response": self.response("in_progress") }),
             json!({ "type": "response.in_progress", "response": self.response("in_progress") }),
-            json!({ "type": "response.output_item.added", "output_index": 0, "item": self.item("in_progress", json!([])) }),
+            json!({ "type": "response.output_item.added", "output_index": 0, "item": self.item("in_progress", &json!([])) }),
             joined(json!({ "type": "response.content_part.added", "part": self.part("") }), &at),
             joined(json!({ "type": "response.output_text.delta", "delta": self.text, "logprobs": [] }), &at),
             joined(json!({ "type": "response.output_text.done", "text": self.text, "logprobs": [] }), &at),
             joined(json!({ "type": "response.content_part.done", "part": self.part(self.text) }), &at),
             json!({
                 "type": "response.output_item.done", "output_index": 0,
-                "item": self.item("completed", json!([self.part(self.text)])),
+                "item": self.item("completed", &json!([self.part(self.text)])),
             }),
             json!({ "type": "response.completed", "response": self.response("completed") }),
         ];
@@ -169,7 +169,7 @@ impl Words<'_> {
         named(&events)
     }
 
-    fn message_with(&self, content: Value, stop: Option<&str>) -> Value {
+    fn message_with(&self, content: &Value, stop: Option<&str>) -> Value {
         json!({
             "id": format!("msg_{}", self.id), "type": "message", "role": "assistant", "model": self.model,
             "content": content, "stop_reason": stop, "stop_sequence": null,
@@ -178,12 +178,12 @@ impl Words<'_> {
     }
 
     fn message(&self) -> Value {
-        self.message_with(json!([{ "type": "text", "text": self.text }]), Some("end_turn"))
+        self.message_with(&json!([{ "type": "text", "text": self.text }]), Some("end_turn"))
     }
 
     fn message_events(&self) -> String {
         named(&[
-            json!({ "type": "message_start", "message": self.message_with(json!([]), None) }),
+            json!({ "type": "message_start", "message": self.message_with(&json!([]), None) }),
             json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
             json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": self.text } }),
             json!({ "type": "content_block_stop", "index": 0 }),

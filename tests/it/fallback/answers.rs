@@ -99,7 +99,10 @@ async fn engine_only_fields_are_taken_out_and_counted() {
 async fn a_request_that_the_hosted_model_refuses_says_why_under_the_clients_name() {
     let (replica, api, gateway) = outage_of("").await;
     replica.plays(full());
-    api.plays(reply(400, r#"{"error":{"message":"hosted-x knows no tools","type":"invalid_request_error","param":"tools","code":null}}"#));
+    api.plays(reply(
+        400,
+        r#"{"error":{"message":"hosted-x knows no tools","type":"invalid_request_error","param":"tools","code":null}}"#,
+    ));
 
     let answer = gateway.send(&Request::chat("x")).await;
 
@@ -132,8 +135,7 @@ async fn embeddings_of_another_model_are_no_substitute() {
 async fn the_configured_words_are_a_complete_answer_of_every_endpoint() {
     let replica = ScriptedReplica::start();
     let words = "Nobody is here; try again \\\"later\\\".";
-    let config =
-        Config::new(std::slice::from_ref(&replica)).model(&format!("degraded_response: \"{words}\""));
+    let config = Config::new(std::slice::from_ref(&replica)).model(&format!("degraded_response: \"{words}\""));
     let gateway = TestGateway::with(config).await;
     replica.plays(full());
     let said = "Nobody is here; try again \"later\".";

@@ -49,7 +49,9 @@ async fn a_spent_budget_ends_the_fallback_and_a_restart_does_not_give_it_back() 
     let told = gateway.program_log().matches("budget of a hosted model is spent").count();
     assert_eq!(told, 1, "told once: {}", gateway.program_log());
     gateway.reaches("gateway_fallback_spend_usd", &[("window", "day")], 0.01).await;
-    let kept = until(ms(4000), async || std::fs::read_to_string(file("restart")).is_ok_and(|text| text.contains("10000000000")));
+    let kept = until(ms(4000), async || {
+        std::fs::read_to_string(file("restart")).is_ok_and(|text| text.contains("10000000000"))
+    });
     assert!(kept.await, "0.01 $ in pico-dollars is on disk");
 
     gateway.restart().await;

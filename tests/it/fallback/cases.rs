@@ -150,7 +150,11 @@ async fn br_108_one_token_field_with_the_clients_value() {
         ("", r#","max_completion_tokens":50"#, "max_completion_tokens"),
         (", token_field: max_completion_tokens", r#","max_tokens":50"#, "max_completion_tokens"),
         (", token_field: max_tokens", r#","max_completion_tokens":50"#, "max_tokens"),
-        (", token_field: max_completion_tokens", r#","max_tokens":9,"max_completion_tokens":50"#, "max_completion_tokens"),
+        (
+            ", token_field: max_completion_tokens",
+            r#","max_tokens":9,"max_completion_tokens":50"#,
+            "max_completion_tokens",
+        ),
     ] {
         let (replica, api, gateway) = outage_of(config).await;
         replica.plays(full());

@@ -27,7 +27,7 @@ async fn every_new_request_is_answered_while_all_replicas_are_dead() {
         let at = Duration::from_secs(1) / RATE * n;
         tokio::time::sleep_until(start + at).await;
         // The same words each time: many requests of one digest are no poison.
-        let request = if n % 2 == 0 { Request::chat("same") } else { Request::stream(&format!("u{n}")) };
+        let request = if n.is_multiple_of(2) { Request::chat("same") } else { Request::stream(&format!("u{n}")) };
         let answer = gateway.send(&request).await;
         (at, answer)
     };

@@ -3,7 +3,7 @@
 use crate::support::{
     check::json_error,
     client::Request,
-    gateway::{fleet, attempts},
+    gateway::{attempts, fleet},
     replica::script::Script,
 };
 

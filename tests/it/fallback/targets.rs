@@ -121,9 +121,8 @@ const TURNS: &str = r#"{"model":"m","messages":[{"role":"user","content":"first"
 #[tokio::test]
 async fn a_conversation_that_spilled_stays_for_a_while_and_no_other_does() {
     let (replica, api) = (ScriptedReplica::start(), hosted_api());
-    let config = Config::new(std::slice::from_ref(&replica))
-        .model("fallback_sticky: 2s")
-        .model(&targets(&[entry(&api, "")]));
+    let config =
+        Config::new(std::slice::from_ref(&replica)).model("fallback_sticky: 2s").model(&targets(&[entry(&api, "")]));
     let gateway = TestGateway::with(config).await;
     replica.plays(full());
     let first = Request::body(r#"{"model":"m","messages":[{"role":"user","content":"first"}]}"#);
@@ -158,9 +157,7 @@ async fn a_conversation_that_went_because_replicas_were_down_comes_back_with_the
 async fn the_proxy_of_the_environment_is_used() {
     let (replica, proxy) = (ScriptedReplica::start(), hosted_api());
     let target = r#"{ url: "http://hosted.invalid/v1", model: hosted-x, api_key: sk-hosted }"#.to_owned();
-    let config = Config::new(std::slice::from_ref(&replica))
-        .env("http_proxy", &proxy.url())
-        .model(&targets(&[target]));
+    let config = Config::new(std::slice::from_ref(&replica)).env("http_proxy", &proxy.url()).model(&targets(&[target]));
     let gateway = TestGateway::with(config).await;
     replica.plays(full());
 

@@ -23,8 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{HOSTED, full, targets};
 use crate::support::{
-    beside,
-    client,
+    beside, client,
     gateway::{Config, TestGateway},
     replica::ScriptedReplica,
 };
