@@ -75,8 +75,8 @@ pub struct Fallback {
     degraded: Option<String>,
 }
 
-/// What the client wants of the fallback, and who it is there.
-#[derive(Debug)]
+/// What the client wants of the fallback, and who it is there. Without a fallback there is nothing to want.
+#[derive(Debug, Default)]
 pub struct Wish {
     /// Neither the client nor its key forbids a hosted model.
     allowed: bool,

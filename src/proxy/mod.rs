@@ -34,7 +34,7 @@ use crate::{
     proxy::{
         auth::{Keys, Tenant},
         directory::Directory,
-        fallback::{Fallback, Fallbacks, Hosted, HostedClients, Missed, Wish},
+        fallback::{Fallback, Fallbacks, Hosted, HostedClients, Wish},
         forward::{Failed, Forward, ForwardLimits, Outgoing},
         poison::Suspects,
         pool::Pool,
@@ -138,13 +138,16 @@ impl Proxy {
         if let Err(error) = self.shared.suspects.check(endpoint, &out) {
             return Err((error, report));
         }
-        let report = match self.stay(&pool, &out, report).await {
-            Ok(answer) => return Ok(answer),
-            Err(missed) => missed.report,
-        };
+        // The fallback's futures are large and rare: kept off the way of all others.
+        if let Some(hosted) = self.stays(&pool, &out) {
+            match Box::pin(hosted.run(FallbackOn::Saturated, &out, report)).await {
+                Ok(answer) => return Ok(answer),
+                Err(missed) => report = missed.report,
+            }
+        }
         match self.replicas(&pool, &out, affinity, report).await {
             Ok(answer) => Ok(answer),
-            Err((failed, report)) => self.fall_back(&pool, &out, failed, report).await,
+            Err((failed, report)) => Box::pin(self.fall_back(&pool, &out, failed, report)).await,
         }
     }
 
@@ -166,12 +169,10 @@ impl Proxy {
         forward.run(out, placement, report).await
     }
 
-    /// A conversation that spilled lately goes on where it is, if it can.
-    async fn stay(&self, pool: &Arc<Pool>, out: &Outgoing, report: Report) -> Result<Response<Body>, Box<Missed>> {
-        match self.shared.fallbacks.of(pool).filter(|fallback| fallback.stays(&out.wish, Instant::now())) {
-            Some(fallback) => self.hosted(fallback, pool, true).run(FallbackOn::Saturated, out, report).await,
-            None => Err(Box::new(Missed { report, skip: None })),
-        }
+    /// The hosted models, for a conversation that spilled lately and goes on where it is.
+    fn stays<'a>(&'a self, pool: &'a Arc<Pool>, out: &Outgoing) -> Option<Hosted<'a>> {
+        let fallback = self.shared.fallbacks.of(pool).filter(|fallback| fallback.stays(&out.wish, Instant::now()))?;
+        Some(self.hosted(fallback, pool, true))
     }
 
     /// Step 7b: no replica answered, and no byte went to the client. A hosted model, else the configured words, else
@@ -236,10 +237,14 @@ impl Proxy {
         let chain = key::chain(&body, &fields, endpoint, &pool);
         report.prompt(chain.bytes());
         let affinity = key::affinity(&headers, &body, &fields);
-        let mut wish = Wish::new(&headers, tenant.as_deref(), model.as_deref().unwrap_or(pool.name()));
-        if self.shared.fallbacks.of(&pool).is_some() {
-            wish = wish.in_talk(&body, &fields, tenant.as_deref());
-        }
+        let wish = match self.shared.fallbacks.of(&pool) {
+            Some(_) => Wish::new(&headers, tenant.as_deref(), model.as_deref().unwrap_or(pool.name())).in_talk(
+                &body,
+                &fields,
+                tenant.as_deref(),
+            ),
+            None => Wish::default(),
+        };
         headers::to_replica(&mut headers);
         let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing;

@@ -92,7 +92,7 @@ impl Target {
         let most = self.prices.cost(asked.prompt, output);
         if let Err(exhausted) = self.ledger().reserve(most, seconds()) {
             if exhausted.first {
-                warn!(target = %self.label, "the budget of a hosted model is spent; it is not used until the next hour");
+                warn!(target = %self.label, "the budget of a hosted model is spent; it is not used until its hour or day is over");
             }
             return Err(Skip::Budget);
         }

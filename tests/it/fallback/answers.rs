@@ -4,14 +4,16 @@ use serde_json::Value;
 
 use super::{HOSTED, entry, full, hosted_api, hosted_events, outage_of, targets};
 use crate::support::{
-    check::{json_error, same},
+    check::{honest, json_error, same},
     client::{Answer, Request},
     gateway::{Config, TestGateway},
+    ms,
     replica::{
         ScriptedReplica,
-        script::{reply, stream},
+        script::{Script, reply, stream},
     },
     sse::{payloads, text, usages},
+    until,
 };
 
 #[tokio::test]
@@ -108,6 +110,45 @@ async fn a_request_that_the_hosted_model_refuses_says_why_under_the_clients_name
 
     assert_eq!(json_error(&answer, 400)["message"], "m knows no tools");
     gateway.only_outcome("upstream_client_error", 1).await;
+}
+
+#[tokio::test]
+async fn a_hosted_stream_that_breaks_off_says_so_and_nobody_else_is_asked() {
+    let (replica, apis) = (ScriptedReplica::start(), [hosted_api(), hosted_api()]);
+    let entries = [entry(&apis[0], ""), entry(&apis[1], "")];
+    let gateway = TestGateway::with(Config::new(std::slice::from_ref(&replica)).model(&targets(&entries))).await;
+    replica.plays(full());
+    apis[0].plays(Script::new(|play| async move {
+        play.head().await?;
+        play.chunk(hosted_events(false)[..2].concat() + "data: {\"half").await?;
+        play.pause(ms(50)).await?;
+        play.reset()
+    }));
+
+    let answer = gateway.send(&Request::stream("x")).await;
+
+    honest(&answer);
+    assert_eq!((text(&answer.body).as_str(), apis[1].count(), replica.count()), ("hos", 0, 1));
+    gateway.only_outcome("upstream_reset", 1).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_hosted_request() {
+    let (replica, api, gateway) = outage_of("").await;
+    replica.plays(full());
+    api.plays(Script::new(|play| async move {
+        play.head().await?;
+        play.chunk(hosted_events(false)[..2].concat()).await?;
+        play.hang().await
+    }));
+    let mut call = gateway.start(&Request::stream("x")).await;
+    assert!(call.read_until(ms(3000), |answer| answer.has("hos")).await);
+    assert_eq!(api.active(), 1);
+
+    call.close();
+
+    assert!(until(ms(3000), async || api.active() == 0).await, "the hosted model is told to stop");
+    gateway.only_outcome("cancelled", 1).await;
 }
 
 #[tokio::test]
