@@ -3,6 +3,7 @@
 //! Collects every problem before it gives up. Limits that a default would break (a `first_token` below the default
 //! `first_event_hold`) move the default; limits that the file itself contradicts are errors.
 
+mod hosted;
 mod key;
 mod model;
 mod server;
@@ -147,6 +148,7 @@ pub(super) fn plan(mut source: Source, overrides: &Overrides) -> Result<Plan, Co
     let has_keys = !config.keys.is_empty();
     let server = server::server(c, config.server, overrides, has_keys);
     let models = model::models(c, config.models, overrides);
+    hosted::spend(c, &server, &models);
     key::groups(c, &config.groups, server.isolation_secret.is_some());
     let keys = key::keys(c, config.keys, &key::Known { models: &models, groups: &config.groups });
     let open = open(c, overrides, !models.is_empty());

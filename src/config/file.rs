@@ -9,8 +9,10 @@ use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
-    defaults, period,
-    plan::{Budget, FallbackOn, GroupPlan, Rate},
+    defaults,
+    hosted::{self, FallbackSection},
+    period,
+    plan::{GroupPlan, Rate},
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
 };
 use crate::types::{EngineKind, Priority};
@@ -53,6 +55,8 @@ pub(super) struct ServerSection {
     pub insecure_no_auth: bool,
     /// Secret for the cache salts of isolated groups.
     pub isolation_secret: Option<SecretString>,
+    /// Where the spend on hosted models is kept over a restart.
+    pub spend_file: Option<PathBuf>,
 }
 
 /// `models[]`
@@ -97,6 +101,12 @@ pub(super) struct ModelSection {
     /// Hosted models, in the order in which they are tried.
     #[serde(default)]
     pub fallback: Vec<FallbackSection>,
+    /// How long a conversation that was sent there for want of room stays there; 0s is not at all.
+    #[serde(default = "hosted::sticky", with = "period")]
+    pub fallback_sticky: Duration,
+    /// What clients read when nobody can answer; null is the error.
+    #[serde(default)]
+    pub degraded_response: Option<String>,
 }
 
 /// `engine`
@@ -250,29 +260,6 @@ impl<'de> de::Visitor<'de> for TokenizerVisitor {
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<TokenizerSection, A::Error> {
         TokenizerFile::deserialize(de::value::MapAccessDeserializer::new(map)).map(TokenizerSection::File)
     }
-}
-
-/// `models[].fallback[]`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FallbackSection {
-    /// OpenAI-compatible base URL.
-    pub url: String,
-    /// Name of the model there.
-    pub model: String,
-    /// Its key.
-    #[serde(default)]
-    pub api_key: Option<SecretString>,
-    /// When it is used.
-    #[serde(default = "always")]
-    pub on: Vec<FallbackOn>,
-    /// What it may cost.
-    #[serde(default)]
-    pub budget: Option<Budget>,
-}
-
-fn always() -> Vec<FallbackOn> {
-    vec![FallbackOn::Saturated, FallbackOn::Down]
 }
 
 /// `keys[]`

@@ -8,6 +8,7 @@ pub mod defaults;
 mod error;
 mod expand;
 mod file;
+mod hosted;
 mod nearest;
 mod outline;
 pub mod period;
@@ -22,9 +23,10 @@ use std::path::Path;
 
 pub use check::POLICIES;
 pub use error::{ConfigError, Problem};
+pub use hosted::{Budget, Content, FallbackOn, FallbackPlan, HostedEndpoint, Roots, TokenField};
 pub use plan::{
-    Budget, DiscoveryPlan, FallbackOn, FallbackPlan, GroupPlan, KeyPlan, ModelPlan, OpenPlan, Overrides, Plan, Rate,
-    ReplicaPlan, ServerPlan, TokenizerPlan,
+    DiscoveryPlan, GroupPlan, KeyPlan, ModelPlan, OpenPlan, Overrides, Plan, Rate, ReplicaPlan, ServerPlan,
+    TokenizerPlan,
 };
 pub use sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, OnExcess, RoutingPlan, Slo, Timeouts};
 pub use show::{MASK, effective_yaml};

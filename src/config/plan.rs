@@ -10,6 +10,7 @@ use secrecy::SecretString;
 use serde::Serialize;
 
 use super::{
+    hosted::FallbackPlan,
     period,
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
     show,
@@ -62,6 +63,8 @@ pub struct ServerPlan {
     /// Secret from which the cache salts of isolated groups are made; the same in gateways side by side.
     #[serde(serialize_with = "show::masked")]
     pub isolation_secret: Option<SecretString>,
+    /// Where the spend on hosted models is kept over a restart; `None` is nowhere.
+    pub spend_file: Option<PathBuf>,
 }
 
 /// One model.
@@ -95,6 +98,11 @@ pub struct ModelPlan {
     pub concurrency: Concurrency,
     /// Where requests go when the pool cannot take them, in this order.
     pub fallback: Vec<FallbackPlan>,
+    /// How long a conversation that was sent there for want of room stays there; zero is not at all.
+    #[serde(with = "period")]
+    pub fallback_sticky: Duration,
+    /// What clients read when nobody can answer, as a complete answer; `None` is the error.
+    pub degraded_response: Option<String>,
 }
 
 /// Replicas without a model section.
@@ -160,47 +168,6 @@ pub enum TokenizerPlan {
         /// Jinja file.
         chat_template: Option<PathBuf>,
     },
-}
-
-/// When a fallback is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FallbackOn {
-    /// Every usable replica is full.
-    Saturated,
-    /// No replica is usable.
-    Down,
-}
-
-/// A hosted model.
-#[derive(Debug, Clone, Serialize)]
-pub struct FallbackPlan {
-    /// OpenAI-compatible base URL.
-    #[serde(serialize_with = "show::text")]
-    pub url: BaseUrl,
-    /// Name of the model there.
-    pub model: String,
-    /// Its key.
-    #[serde(serialize_with = "show::masked")]
-    pub api_key: Option<SecretString>,
-    /// When it is used; never empty.
-    pub on: Vec<FallbackOn>,
-    /// What it may cost.
-    pub budget: Option<Budget>,
-}
-
-/// `fallback[].budget`: spend that ends the fallback, and the prices to count it by.
-#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Budget {
-    /// US dollars per hour; `null` is no limit.
-    pub usd_per_hour: Option<f64>,
-    /// US dollars per day; `null` is no limit.
-    pub usd_per_day: Option<f64>,
-    /// US dollars for a million input tokens.
-    pub input_usd_per_million: f64,
-    /// US dollars for a million output tokens.
-    pub output_usd_per_million: f64,
 }
 
 /// One client key.

@@ -101,7 +101,7 @@ fn a_file_with_conformance_keys_loads() {
     assert_eq!(plan.models[0].caps.max_output_tokens, Some(100));
     assert_eq!(plan.models[0].fallback[0].api_key.as_ref().unwrap().expose_secret(), "sk-from-the-environment");
     assert_eq!(plan.keys[0].sha256[0], 0x9f);
-    assert!(plan.warnings.iter().any(|w| w.starts_with("models[0].fallback is not used")), "{:?}", plan.warnings);
+    assert!(!plan.warnings.iter().any(|w| w.starts_with("models[0].fallback")), "{:?}", plan.warnings);
 }
 
 #[test]
@@ -241,6 +241,14 @@ fn cross_checks_name_line_key_value_and_remedy() {
         (
             model("    discovery: { kubernetes: { namespace: a, service: b } }\n"),
             "4: models[0].discovery.kubernetes is not implemented",
+        ),
+        (
+            model("    fallback: [ { url: http://h, model: x, drop_fields: [top_k, model] } ]\n"),
+            "4: models[0].fallback[0].drop_fields[1] is `model`, without which there is no request; remove it",
+        ),
+        (
+            model("    fallback: [ { url: http://h, model: x, context: 0, endpoints: [] } ]\n"),
+            "4: models[0].fallback[0].context is 0; write 1 or more, or null for no limit",
         ),
         (
             model("    fallback: [ { url: nope, model: x } ]\n"),

@@ -14,7 +14,6 @@ pub(super) fn warn(plan: &mut Plan) {
 
 fn of_model(index: usize, model: &ModelPlan) -> Vec<String> {
     let parts = [
-        (!model.fallback.is_empty(), "fallback", "requests are never sent to a hosted model"),
         (model.tokenizer.is_some(), "tokenizer", "prompt tokens are counted by the engine only"),
         (model.caps.max_prompt_tokens.is_some(), "caps.max_prompt_tokens", "long prompts are not refused"),
     ];

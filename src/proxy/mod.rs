@@ -4,13 +4,18 @@
 //! made on arrival ends the request exactly once, and the charge on a replica lives inside the response body.
 
 pub mod admit;
+mod attempt;
 pub mod auth;
 pub mod directory;
+pub mod fallback;
 pub mod forward;
 pub mod headers;
+mod hold;
 pub mod isolate;
+mod judge;
 pub mod key;
 pub mod line;
+pub mod poison;
 pub mod pool;
 pub mod rates;
 pub mod read;
@@ -27,14 +32,16 @@ use http::{HeaderMap, Request, Response, header};
 use tokio::time::Instant;
 
 use crate::{
-    config::{ServerPlan, Timeouts},
+    config::{FallbackOn, ServerPlan, Timeouts},
     dialect::splice::Splices,
     error::GatewayError,
     proxy::{
         auth::{Keys, Tenant},
         directory::Directory,
-        forward::{Forward, ForwardLimits, Outgoing},
+        fallback::{Fallback, Fallbacks, Hosted, HostedClients, Wish},
+        forward::{Failed, Forward, ForwardLimits, Outgoing},
         isolate::Salts,
+        poison::Suspects,
         pool::Pool,
         read::{BodyBudget, BodyLease, ReadLimits},
         report::Report,
@@ -60,6 +67,10 @@ pub struct Shared {
     pub telemetry: Arc<Telemetry>,
     /// Memory of all request bodies.
     pub bodies: Arc<BodyBudget>,
+    /// Hosted models.
+    pub fallbacks: Fallbacks,
+    /// Requests that break replicas.
+    pub suspects: Suspects,
 }
 
 /// The request path of one worker.
@@ -67,6 +78,7 @@ pub struct Shared {
 pub struct Proxy {
     shared: Arc<Shared>,
     client: UpstreamClient,
+    hosted: HostedClients,
 }
 
 /// A request as the steps after reading see it.
@@ -88,8 +100,8 @@ struct Admitted {
 impl Proxy {
     /// A request path with its own connection pool.
     #[must_use]
-    pub fn new(shared: Arc<Shared>, client: UpstreamClient) -> Self {
-        Self { shared, client }
+    pub fn new(shared: Arc<Shared>, client: UpstreamClient, hosted: HostedClients) -> Self {
+        Self { shared, client, hosted }
     }
 
     /// What every request shares.
@@ -139,12 +151,70 @@ impl Proxy {
         if let Err(error) = rates::charge(tenant.as_ref(), out.asked, &mut report) {
             return Err((error, report));
         }
-        let ready = match wait::place(&pool, &out, affinity).await {
+        if let Err(error) = self.shared.suspects.check(endpoint, &out) {
+            return Err((error, report));
+        }
+        // The fallback's futures are large and rare: kept off the way of all others.
+        if let Some(hosted) = self.stays(&pool, &out) {
+            match Box::pin(hosted.run(FallbackOn::Saturated, &out, report)).await {
+                Ok(answer) => return Ok(answer),
+                Err(missed) => report = missed.report,
+            }
+        }
+        match self.replicas(&pool, &out, affinity, report).await {
+            Ok(answer) => Ok(answer),
+            Err((failed, report)) => Box::pin(self.fall_back(&pool, &out, failed, report)).await,
+        }
+    }
+
+    /// Steps 6 and 7: place, forward.
+    async fn replicas(
+        &self,
+        pool: &Arc<Pool>,
+        out: &Outgoing,
+        affinity: Option<u64>,
+        report: Report,
+    ) -> Result<Response<Body>, (Failed, Report)> {
+        let ready = match wait::place(pool, out, affinity).await {
             Ok(ready) => ready,
-            Err(refused) => return Err((refused.error, report)),
+            Err(refused) => return Err((Failed::new(Some(refused.why), refused.error), report)),
         };
-        let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
+        let limits = limits(&self.shared.server.timeouts);
+        let forward = Forward { pool, client: &self.client, suspects: &self.shared.suspects, limits };
         forward.run(out, ready, report).await
+    }
+
+    /// The hosted models, for a conversation that spilled lately and goes on where it is.
+    fn stays<'a>(&'a self, pool: &'a Arc<Pool>, out: &Outgoing) -> Option<Hosted<'a>> {
+        let fallback = self.shared.fallbacks.of(pool).filter(|fallback| fallback.stays(&out.wish, Instant::now()))?;
+        Some(self.hosted(fallback, pool, true))
+    }
+
+    /// Step 7b: no replica answered, and no byte went to the client. A hosted model, else the configured words, else
+    /// the failure.
+    async fn fall_back(
+        &self,
+        pool: &Arc<Pool>,
+        out: &Outgoing,
+        failed: Failed,
+        report: Report,
+    ) -> Result<Response<Body>, (GatewayError, Report)> {
+        let (Some(why), Some(fallback)) = (failed.why, self.shared.fallbacks.of(pool)) else {
+            return failed.answer.give(report).map_err(|failed| *failed);
+        };
+        let missed = match self.hosted(fallback, pool, false).run(why, out, report).await {
+            Ok(answer) => return Ok(answer),
+            Err(missed) => missed,
+        };
+        match fallback.degraded(out, missed.report) {
+            Ok(answer) => Ok(answer),
+            Err(report) => failed.passed_over(why, missed.skip).answer.give(*report).map_err(|failed| *failed),
+        }
+    }
+
+    fn hosted<'a>(&'a self, fallback: &'a Fallback, pool: &'a Arc<Pool>, stays: bool) -> Hosted<'a> {
+        let limits = limits(&self.shared.server.timeouts);
+        Hosted { fallback, pool, clients: &self.hosted, limits, stays }
     }
 
     /// Steps 1 and 2: auth, read.
@@ -189,6 +259,14 @@ impl Proxy {
         report.prompt(chain.bytes());
         let asked = Asked { prompt: pool.prompt_tokens(chain.bytes()), output };
         let affinity = key::affinity(&headers, &body, &fields);
+        let wish = match self.shared.fallbacks.of(&pool) {
+            Some(_) => Wish::new(&headers, tenant.as_deref(), model.as_deref().unwrap_or(pool.name())).in_talk(
+                &body,
+                &fields,
+                tenant.as_deref(),
+            ),
+            None => Wish::default(),
+        };
         headers::to_replica(&mut headers);
         if group.is_some() {
             // What is compressed cannot be masked.
@@ -197,7 +275,7 @@ impl Proxy {
         let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing && group.is_none();
         let mask = group.is_some();
-        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked, mask };
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked, mask, wish };
         Ok(Admitted { pool, out, affinity })
     }
 }

@@ -18,7 +18,10 @@ use crate::{
     },
     error::{self, ErrorKind, GatewayError},
     limits::Permit,
-    proxy::pool::{Placed, Pool},
+    proxy::{
+        fallback::Paid,
+        pool::{Placed, Pool},
+    },
     telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Reason, Route, Source, Telemetry, Waste},
     types::{Endpoint, Outcome},
 };
@@ -37,6 +40,12 @@ pub struct Report {
     stream: bool,
     placed: Option<Placed>,
     attempts: u32,
+    /// Where the last attempt went.
+    route: Route,
+    /// The hosted model that was asked last.
+    target: Option<Box<str>>,
+    /// What the hosted model is paid when the request ends.
+    paid: Option<Paid>,
     predicted_cached: u64,
     prompt_bytes: u64,
     usage: Usage,
@@ -68,6 +77,9 @@ impl Report {
             stream: false,
             placed: None,
             attempts: 0,
+            route: Route::Replica,
+            target: None,
+            paid: None,
             predicted_cached: 0,
             prompt_bytes: 0,
             usage: Usage::default(),
@@ -134,13 +146,43 @@ impl Report {
         {
             pool.metrics().overhead(now - self.received);
         }
+        self.begin();
+        self.route = Route::Replica;
+        self.predicted_cached = self.pool.as_ref().map_or(0, |pool| pool.block_tokens(placed.pick.cached_blocks));
+        placed.member.metrics.pick(placed.pick.reason);
+        self.placed = Some(placed.clone());
+    }
+
+    /// A hosted model is about to be asked.
+    pub fn dispatched_hosted(&mut self, paid: Paid, now: Instant) {
+        if self.attempts == 0
+            && let Some(pool) = &self.pool
+        {
+            pool.metrics().overhead(now - self.received);
+        }
+        self.begin();
+        self.route = Route::Fallback;
+        self.predicted_cached = 0;
+        self.placed = None;
+        self.target = Some(paid.target().label().into());
+        self.paid = Some(paid);
+    }
+
+    /// The hosted model did nothing for the request.
+    pub fn unpaid(&mut self) {
+        if let Some(paid) = self.paid.take() {
+            paid.release();
+        }
+    }
+
+    /// Forgets what the attempt before has shown.
+    fn begin(&mut self) {
         self.attempts += 1;
         self.usage = Usage::default();
         (self.first_output, self.last_output, self.output_events) = (None, None, 0);
         (self.finished, self.done, self.error_event) = (false, false, false);
-        self.predicted_cached = self.pool.as_ref().map_or(0, |pool| pool.block_tokens(placed.pick.cached_blocks));
-        placed.member.metrics.pick(placed.pick.reason);
-        self.placed = Some(placed.clone());
+        // One that failed after it was asked has cost its prompt.
+        self.paid = None;
     }
 
     /// Predicted cached tokens of the last attempt.
@@ -218,7 +260,7 @@ impl Report {
             pool.metrics().itl(now - last);
         } else {
             self.first_output = Some(now);
-            pool.metrics().ttft(Route::Replica, now - self.received);
+            pool.metrics().ttft(self.route, now - self.received);
         }
         self.last_output = Some(now);
     }
@@ -238,7 +280,8 @@ impl Report {
         let key = self.key.as_deref().unwrap_or(NO_KEY);
         if let Some(tokens) = self.usage.prompt {
             metrics.prompt_tokens(key, tokens);
-            if self.prompt_bytes > 0 {
+            // Another tokenizer teaches nothing about this one.
+            if self.prompt_bytes > 0 && self.route == Route::Replica {
                 pool.learn_tokens(self.prompt_bytes, tokens);
             }
         }
@@ -250,11 +293,11 @@ impl Report {
         if outcome != Outcome::Success && output > 0 {
             metrics.wasted(if outcome == Outcome::Cancelled { Waste::Cancelled } else { Waste::Failed }, output);
         }
-        if self.first_output.is_some() || outcome == Outcome::Success {
+        if self.route == Route::Replica && (self.first_output.is_some() || outcome == Outcome::Success) {
             metrics.cached(Source::Predicted, self.predicted_cached);
             metrics.saved(self.usage.cached.unwrap_or(self.predicted_cached));
         }
-        if let Some(cached) = self.usage.cached {
+        if let Some(cached) = self.usage.cached.filter(|_| self.route == Route::Replica) {
             metrics.cached(Source::Reported, cached);
         }
     }
@@ -287,6 +330,8 @@ impl Report {
             endpoint: self.endpoint.label(),
             stream: self.stream,
             key: self.key.as_deref(),
+            route: (self.attempts > 0).then(|| self.route.label()),
+            target: self.target.as_deref().filter(|_| self.route == Route::Fallback),
             replica: self.placed.as_ref().map(|placed| placed.member.replica.label()),
             reason: self.placed.as_ref().map(|placed| placed.pick.reason.label()),
             attempts: self.attempts,
@@ -341,13 +386,16 @@ impl Drop for Report {
         let outcome = self.outcome.unwrap_or(unfinished);
         let duration = self.received.elapsed();
         let tpot = self.tpot();
+        if let Some(paid) = self.paid.take() {
+            paid.settle(self.usage, self.output_events);
+        }
         match &self.pool {
             Some(pool) => {
                 pool.metrics().request(self.endpoint, outcome, duration);
                 self.count_tokens(pool, outcome);
                 if self.stream && outcome == Outcome::Success {
                     if let Some(tpot) = tpot {
-                        pool.metrics().tpot(Route::Replica, tpot);
+                        pool.metrics().tpot(self.route, tpot);
                     }
                     self.count_objectives(pool);
                 }

@@ -13,7 +13,6 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{
@@ -25,7 +24,7 @@ use crate::{
     fleet::{FailureCause, InFlight},
     proxy::{isolate::Mask, report::Report},
     types::{Endpoint, Outcome},
-    upstream::client,
+    upstream::{body::UpstreamBody, client},
 };
 
 /// Bytes that are enough for one write: no more is waited for.
@@ -62,7 +61,7 @@ pub struct TapLimits {
 /// The body of a relayed answer.
 #[derive(Debug)]
 pub struct Tap {
-    upstream: Option<Incoming>,
+    upstream: Option<UpstreamBody>,
     /// What may be passed on already.
     ready: Ready,
     observer: Observer,
@@ -80,15 +79,15 @@ pub struct Tap {
 #[derive(Debug)]
 pub struct TapParts {
     /// The rest of the answer.
-    pub upstream: Option<Incoming>,
+    pub upstream: Option<UpstreamBody>,
     /// Frames read while the head was held, already watched.
     pub ready: Frames,
     /// A frame read while the head was held, not watched yet.
     pub first: Option<Bytes>,
     /// How to read.
     pub observer: Observer,
-    /// The load on the replica.
-    pub charge: InFlight,
+    /// The load on the replica; `None` for a hosted model.
+    pub charge: Option<InFlight>,
     /// Limits.
     pub limits: TapLimits,
     /// Whether the request asked for a stream.
@@ -113,7 +112,7 @@ impl Tap {
             ready: Ready::new(parts.ready, parts.mask),
             observer: parts.observer,
             report,
-            charge: Some(parts.charge),
+            charge: parts.charge,
             deadline,
             limits: parts.limits,
             streaming: parts.streaming,
@@ -300,8 +299,8 @@ impl Body for Tap {
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    let (kind, cause) = client::classify_body(&error);
-                    this.broken(kind, cause, error::chain(&error));
+                    let (kind, cause) = client::classify_body(&*error);
+                    this.broken(kind, cause, error::chain(&*error));
                 }
                 Poll::Ready(None) => this.ended(),
                 Poll::Pending => {

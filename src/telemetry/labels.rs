@@ -123,6 +123,40 @@ label_enum! {
 }
 
 label_enum! {
+    /// Why a hosted model was not asked, or gave no answer; the `reason` label of `gateway_fallback_skipped_total`.
+    Skip {
+        /// Its circuit breaker is open.
+        Breaker = "breaker",
+        /// Its budget is spent.
+        Budget = "budget",
+        /// The request is too long for its context.
+        Context = "context",
+        /// It does not read this kind of content.
+        Content = "content",
+        /// It was asked and refused the connection, or broke it.
+        Connect = "connect",
+        /// It was asked and was silent for too long.
+        Timeout = "timeout",
+        /// It was asked and answered 429.
+        Limited = "limited",
+        /// It was asked and refused its key.
+        Key = "key",
+        /// It was asked and failed otherwise.
+        Failed = "failed",
+    }
+}
+
+label_enum! {
+    /// Where the spend of a hosted model is counted; the `window` label.
+    Window {
+        /// The hour of the clock.
+        Hour = "hour",
+        /// The day, in UTC.
+        Day = "day",
+    }
+}
+
+label_enum! {
     /// Why a hosted model was asked; the `reason` label of `gateway_fallback_total`.
     FallbackReason {
         /// Every usable replica is full.

@@ -10,6 +10,7 @@ pub mod metrics;
 mod model;
 mod recorder;
 mod replica;
+mod target;
 
 use std::{
     collections::BTreeMap,
@@ -21,10 +22,11 @@ use ::metrics::{Counter, Gauge};
 
 pub use self::{
     access::AccessRecord,
-    labels::{Cause, FallbackReason, Objective, Reason, Reload, Route, Source, Waste},
+    labels::{Cause, FallbackReason, Objective, Reason, Reload, Route, Skip, Source, Waste, Window},
     metrics::{METRICS, MetricDef, MetricKind},
     model::{ModelMetrics, NO_KEY},
     replica::ReplicaMetrics,
+    target::TargetMetrics,
 };
 use self::{access::Writer, metrics as table, recorder::Registry};
 use crate::config::AccessLog;
@@ -122,6 +124,12 @@ impl Telemetry {
     pub fn replica(&self, model: &str, replica: &str) -> Arc<ReplicaMetrics> {
         let made = || Arc::new(ReplicaMetrics::new(&self.registry, model, replica));
         Arc::clone(lock(&self.replicas).entry((model.into(), replica.into())).or_insert_with(made))
+    }
+
+    /// Handles of a hosted model.
+    #[must_use]
+    pub fn target(&self, model: &str, target: &str) -> TargetMetrics {
+        TargetMetrics::new(&self.registry, model, target)
     }
 
     /// Takes the gauges of a removed replica off the page. Its counters stay: they happened.

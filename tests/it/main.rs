@@ -19,6 +19,8 @@ mod docs;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
+mod fallback;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod headers;

@@ -62,6 +62,7 @@ pub(super) fn server(c: &mut Checker<'_>, section: ServerSection, overrides: &Ov
         access_log: section.access_log,
         insecure_no_auth,
         isolation_secret: super::secret(section.isolation_secret),
+        spend_file: section.spend_file,
     }
 }
 

@@ -51,6 +51,13 @@ impl TestGateway {
         panic!("the gateway does not listen: {log}");
     }
 
+    /// With this configuration it must not start; what it says instead.
+    pub(crate) async fn refused(config: Config) -> String {
+        let mut process = Process::start(&config, None);
+        assert!(until(START, async || !process.is_alive()).await, "the gateway runs");
+        process.program_log()
+    }
+
     /// Waits until the gateway is ready and counts every listening replica as up.
     pub(crate) async fn ready(&self) {
         let up = self.config.listening();

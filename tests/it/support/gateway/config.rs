@@ -52,15 +52,15 @@ impl Config {
         self
     }
 
-    /// One more line of the model.
-    pub(crate) fn model(mut self, line: &str) -> Self {
-        self.model.push(line.to_owned());
+    /// One more line of the server section.
+    pub(crate) fn server(mut self, line: &str) -> Self {
+        self.server.push(line.to_owned());
         self
     }
 
-    /// One more line of `server`.
-    pub(crate) fn server(mut self, line: &str) -> Self {
-        self.server.push(line.to_owned());
+    /// One more line of the model.
+    pub(crate) fn model(mut self, line: &str) -> Self {
+        self.model.push(line.to_owned());
         self
     }
 
