@@ -23,6 +23,15 @@ impl fmt::Display for ReplicaSlot {
     }
 }
 
+/// Tokens that a request may use: what it is charged before it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Prompt tokens, counted or estimated.
+    pub prompt: u64,
+    /// Most output tokens over all choices; 0 if nothing bounds them.
+    pub output: u64,
+}
+
 /// A proxied endpoint of the data port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {

@@ -14,7 +14,7 @@ use super::{
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
     show,
 };
-use crate::{fleet::BaseUrl, types::EngineKind};
+use crate::{fleet::BaseUrl, prompt::PromptCounter, types::EngineKind};
 
 /// The whole configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -79,6 +79,11 @@ pub struct ModelPlan {
     pub routing: RoutingPlan,
     /// How tokens are counted.
     pub tokenizer: Option<TokenizerPlan>,
+    /// The tokenizer that `tokenizer` names, once it is read.
+    #[serde(skip)]
+    pub counter: Option<Arc<PromptCounter>>,
+    /// Prompt plus output tokens that the model takes; `None` is what its replicas say.
+    pub context: Option<u64>,
     /// Tokens of one request.
     pub caps: Caps,
     /// Objectives.

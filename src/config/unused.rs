@@ -15,15 +15,12 @@ pub(super) fn warn(plan: &mut Plan) {
 fn of_model(index: usize, model: &ModelPlan) -> Vec<String> {
     let parts = [
         (!model.fallback.is_empty(), "fallback", "requests are never sent to a hosted model"),
-        (model.tokenizer.is_some(), "tokenizer", "prompt tokens are counted by the engine only"),
-        (model.caps.max_prompt_tokens.is_some(), "caps.max_prompt_tokens", "long prompts are not refused"),
     ];
     texts(&format!("models[{index}]"), &parts)
 }
 
 fn of_key(index: usize, key: &KeyPlan) -> Vec<String> {
     let parts = [
-        (key.caps.is_some(), "caps", "the model's caps hold"),
         (key.rate.is_some(), "rate", "the key has no rate limit"),
         (key.group.is_some(), "group", "the key has no tenant"),
     ];

@@ -33,7 +33,7 @@ use crate::{
         tap::{self, Observer, Tap, TapLimits, TapParts},
     },
     telemetry::Cause,
-    types::{Endpoint, Outcome},
+    types::{Asked, Endpoint, Outcome},
     upstream::client::{self, Segments, UpstreamClient},
 };
 
@@ -74,6 +74,8 @@ pub struct Outgoing {
     pub expose: bool,
     /// The prompt's blocks.
     pub chain: Chain,
+    /// Tokens that it may use.
+    pub asked: Asked,
 }
 
 /// Limits of one attempt.
@@ -519,6 +521,14 @@ impl EventSink for First<'_> {
             *self.first = Some((*meaning, kept));
         }
         self.meter.event(meaning, payload);
+    }
+
+    fn holds(&self) -> bool {
+        self.meter.holds()
+    }
+
+    fn refuses(&self) -> bool {
+        self.meter.refuses()
     }
 
     fn oversize(&mut self) {

@@ -5,6 +5,8 @@
 
 pub mod admit;
 pub mod auth;
+pub mod count;
+pub mod cut;
 pub mod directory;
 pub mod forward;
 pub mod headers;
@@ -26,8 +28,12 @@ use crate::{
     config::{ServerPlan, Timeouts},
     dialect::splice::Splices,
     error::GatewayError,
+    prompt::Counted,
     proxy::{
+        admit::caps::{Limits, Output},
         auth::{Keys, Tenant},
+        count::Prompt,
+        cut::Cut,
         directory::Directory,
         forward::{Forward, ForwardLimits, Outgoing},
         pool::Pool,
@@ -36,7 +42,7 @@ use crate::{
         tap::TapLimits,
     },
     telemetry::Telemetry,
-    types::Endpoint,
+    types::{Asked, Endpoint},
     upstream::client::UpstreamClient,
 };
 
@@ -76,6 +82,8 @@ struct Admitted {
     pool: Arc<Pool>,
     out: Outgoing,
     affinity: Option<u64>,
+    /// Output tokens of each choice, where the request asked for more.
+    lowered: Option<u64>,
 }
 
 impl Proxy {
@@ -119,7 +127,7 @@ impl Proxy {
         };
         // Holds the body's memory until no attempt needs it any more.
         let (arrived, _lease) = arrived;
-        let Admitted { pool, out, affinity } = match self.admit(arrived, &mut report) {
+        let Admitted { pool, out, affinity, lowered } = match self.admit(arrived, &mut report).await {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
@@ -128,7 +136,11 @@ impl Proxy {
             return Err((forward::no_replica().retry_after(pool.retry_after()), report));
         }
         let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
-        forward.run(out, placement, report).await
+        let mut response = forward.run(out, placement, report).await?;
+        if let Some(lowered) = lowered {
+            response.headers_mut().insert(headers::MAX_TOKENS, lowered.into());
+        }
+        Ok(response)
     }
 
     /// Steps 1 and 2: auth, read.
@@ -152,25 +164,59 @@ impl Proxy {
     }
 
     /// Steps 3 to 5: scan, admit, key.
-    fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
+    async fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
         let Arrived { endpoint, tenant, mut headers, query, body } = arrived;
         let fields = admit::fields(&body)?;
         let model = admit::model(&body, &fields)?;
         let pool = self.shared.directory.load().find(model.as_deref())?.clone();
         let stream = endpoint.generates() && admit::wants_stream(&body, &fields);
         report.resolved(pool.clone(), stream);
+        let chain = key::chain(&body, &fields, endpoint, &pool);
+        let key = tenant.as_ref().and_then(|tenant| tenant.plan.caps.as_ref());
+        let limits = Limits::new(pool.caps(), key);
+        let mut output = Output::judge(&body, &fields, endpoint, limits)?;
+        let prompt = Prompt { body: &body, fields: &fields, endpoint, bytes: chain.bytes() };
+        let counted = self.hold(&pool, prompt, &mut output, &limits).await?;
+        let asked = Asked {
+            prompt: counted.tokens,
+            output: output.limit().map_or(0, |each| each.saturating_mul(output.choices())),
+        };
+        if limits.bounds_output() && asked.output > 0 {
+            report.capped(Cut::new(endpoint, asked.output, output.choices()));
+        }
+        report.prompt(chain.bytes());
+        report.estimated(counted.weight);
         let mut splices = Splices::new();
         admit::rename(&mut splices, &body, &fields, pool.upstream_model());
-        admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
+        output.splice(&mut splices);
+        let lowered = output.limit().filter(|_| output.lowered());
         let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);
-        let chain = key::chain(&body, &fields, endpoint, &pool);
-        report.prompt(chain.bytes());
         let affinity = key::affinity(&headers, &body, &fields);
         headers::to_replica(&mut headers);
         let body = splices.apply(&body);
         let expose = self.shared.server.expose_routing;
-        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain };
-        Ok(Admitted { pool, out, affinity })
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked };
+        Ok(Admitted { pool, out, affinity, lowered })
+    }
+
+    /// Holds a prompt to its cap, and prompt and output to the model's context.
+    async fn hold(
+        &self,
+        pool: &Pool,
+        prompt: Prompt<'_>,
+        output: &mut Output<'_>,
+        limits: &Limits,
+    ) -> Result<Counted, GatewayError> {
+        let context = if prompt.endpoint.generates() { pool.context() } else { None };
+        // What is no more than this needs no count.
+        let room = context.map(|context| context.least.saturating_sub(output.limit().unwrap_or(1)));
+        let enough = limits.prompt.into_iter().chain(room).min();
+        let counted = pool.counter().count(pool, &self.client, prompt, enough).await;
+        admit::context::hold_prompt(&counted, limits)?;
+        if let Some(context) = context {
+            admit::context::fit(&counted, output, context, limits, count::engine(pool))?;
+        }
+        Ok(counted)
     }
 }
 

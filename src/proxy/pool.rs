@@ -18,6 +18,10 @@ use crate::{
     config::{Caps, RoutingPlan, Slo},
     fleet::{self, Replica, RetryBudget},
     prompt::Chain,
+    proxy::{
+        admit::context::Context,
+        count::{Counter, Mode},
+    },
     routing::{self, Hits, Policy, PrefixIndex, Ranking, ReplicaView, RouteQuery},
     telemetry::{ModelMetrics, ReplicaMetrics, Telemetry},
     types::ReplicaSlot,
@@ -52,6 +56,8 @@ pub struct Pool {
     metrics: Arc<ModelMetrics>,
     retries: RetryBudget,
     bytes_per_token: AtomicU32,
+    counter: Counter,
+    context: Option<u64>,
 }
 
 /// What a pool is made of.
@@ -67,6 +73,10 @@ pub struct PoolParts<'a> {
     pub slo: Slo,
     /// Policy, block size, index bound.
     pub routing: &'a RoutingPlan,
+    /// How prompt tokens are counted.
+    pub counting: Mode,
+    /// Prompt plus output tokens that the model takes; `None` is what its replicas say.
+    pub context: Option<u64>,
 }
 
 /// A replica chosen for one attempt.
@@ -99,6 +109,8 @@ impl Pool {
             policy,
             retries: RetryBudget::default(),
             bytes_per_token: AtomicU32::new(BYTES_PER_TOKEN.to_bits()),
+            counter: Counter::new(parts.counting),
+            context: parts.context,
         }
     }
 
@@ -118,6 +130,31 @@ impl Pool {
     #[must_use]
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// What counts its prompts.
+    #[must_use]
+    pub fn counter(&self) -> &Counter {
+        &self.counter
+    }
+
+    /// Prompt plus output tokens that its replicas take: as configured, else as they say. `None` if nobody says.
+    #[must_use]
+    pub fn context(&self) -> Option<Context> {
+        if let Some(tokens) = self.context {
+            return Some(Context { least: tokens, most: tokens });
+        }
+        let members = self.members.load();
+        let said = members.iter().filter_map(|member| {
+            let models = member.replica.models();
+            models.iter().find(|served| served.id == self.upstream_model)?.max_model_len
+        });
+        said.fold(None, |all: Option<Context>, tokens| {
+            Some(all.map_or(Context { least: tokens, most: tokens }, |all| Context {
+                least: all.least.min(tokens),
+                most: all.most.max(tokens),
+            }))
+        })
     }
 
     /// Objectives.

@@ -13,11 +13,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info};
 
 use crate::{
-    config::{DiscoveryPlan, OpenPlan, Plan, ReplicaPlan},
+    config::{DiscoveryPlan, OpenPlan, Plan, ReplicaPlan, TokenizerPlan},
     discovery::{Discovery, Dns, DnsSettings, Hickory, Static},
     fleet::{BaseUrl, Replica, ReplicaSpec, Slots},
+    prompt::PromptCounter,
     proxy::{
         Shared,
+        count::Mode,
         directory::Directory,
         pool::{Member, Pool, PoolParts},
     },
@@ -86,6 +88,8 @@ impl Supervisor {
                 caps: model.caps.clone(),
                 slo: model.slo.clone(),
                 routing: &model.routing,
+                counting: counting(model.tokenizer.as_ref(), model.counter.as_ref()),
+                context: model.context,
             };
             let pool = Arc::new(Pool::new(parts, &supervisor.shared.telemetry));
             let access =
@@ -257,6 +261,8 @@ impl Supervisor {
             caps: plan.caps.clone(),
             slo: plan.slo.clone(),
             routing: &plan.routing,
+            counting: Mode::default(),
+            context: None,
         };
         Pool::new(parts, &self.shared.telemetry)
     }
@@ -268,6 +274,15 @@ impl Supervisor {
                 metrics: self.shared.telemetry.replica(pool.name(), replica.label()),
             })
             .collect()
+    }
+}
+
+/// How a model's configuration wants its prompts counted.
+fn counting(plan: Option<&TokenizerPlan>, counter: Option<&Arc<PromptCounter>>) -> Mode {
+    match (plan, counter) {
+        (Some(TokenizerPlan::Engine), _) => Mode::Engine,
+        (Some(TokenizerPlan::File { .. }), Some(counter)) => Mode::Tokenizer(counter.clone()),
+        _ => Mode::Estimate,
     }
 }
 
