@@ -292,15 +292,13 @@ fn a_key_restricted_to_models_is_refused_while_nothing_enforces_it() {
 #[test]
 fn what_this_version_does_not_do_is_warned_about() {
     let text = model(
-        "    concurrency: { queue: 5 }\n    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, group: g, rate: { concurrent: 1 } } ]\n",
+        "    concurrency: { queue: 5 }\n\nkeys: [ { id: a, sha256: HASH, group: g, rate: { concurrent: 1 } } ]\n",
     );
 
     let warnings = plan(&text.replace("HASH", HASH)).warnings;
 
     for key in [
         "models[0].concurrency.queue",
-        "models[0].tokenizer",
-        "models[0].caps.max_prompt_tokens",
         "keys[0].rate",
         "keys[0].group",
     ] {

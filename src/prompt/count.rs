@@ -40,10 +40,10 @@ impl Counted {
         Self { tokens, most: tokens, longest: tokens, exact: true, weight: 0 }
     }
 
-    /// A prompt that nobody needed to count.
+    /// A prompt that nobody needed to count: it is under every limit.
     #[must_use]
     pub const fn about(tokens: u64) -> Self {
-        Self { tokens, most: tokens, longest: 0, exact: false, weight: 0 }
+        Self { tokens, most: 0, longest: 0, exact: false, weight: 0 }
     }
 }
 
