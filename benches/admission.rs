@@ -14,13 +14,13 @@ use gateway::{
         count::{self, Request},
         estimate::Ratio,
         template::{ChatTemplate, TokenizerConfig},
-        tokenizer::Tokenizer,
+        tokenizer::{Tokenizer, TokenizerError},
     },
     proxy::admit::{
         self,
         caps::{Limits, Output},
     },
-    types::{EngineKind, Endpoint},
+    types::{Endpoint, EngineKind},
 };
 use tokio::time::Instant;
 
@@ -35,15 +35,12 @@ enum Mode<'a> {
     Tokenizer(&'a PromptCounter),
 }
 
-fn counter() -> PromptCounter {
+fn counter() -> Result<PromptCounter, TokenizerError> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tokenizer");
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap_or_default();
     let config: TokenizerConfig = serde_json::from_slice(&read("tokenizer_config.json")).unwrap_or_default();
     let template = config.template().and_then(|source| ChatTemplate::new(source, &config).ok());
-    match Tokenizer::from_json(&read("tokenizer.json")) {
-        Ok(tokenizer) => PromptCounter::new(tokenizer, template),
-        Err(error) => std::panic::panic_any(error.to_string()),
-    }
+    Ok(PromptCounter::new(Tokenizer::from_json(&read("tokenizer.json"))?, template))
 }
 
 /// A conversation of about `bytes` bytes in turns of 1 KiB, all of them named by `conversation`, and a last turn of 200
@@ -58,7 +55,8 @@ fn chat(bytes: usize, conversation: usize, turn: usize) -> Bytes {
         body.push_str("\"}");
         number += 1;
     }
-    write!(body, r#",{{"role":"user","content":"{turn} {}"}}]}}"#, "what then, and why? ".repeat(10)).unwrap_or_default();
+    write!(body, r#",{{"role":"user","content":"{turn} {}"}}]}}"#, "what then, and why? ".repeat(10))
+        .unwrap_or_default();
     Bytes::from(body)
 }
 
@@ -97,9 +95,9 @@ fn measure(bodies: impl Iterator<Item = Bytes>, mode: Mode<'_>) -> (f64, f64) {
     (at(0.5), at(0.99))
 }
 
-fn main() {
+fn main() -> Result<(), TokenizerError> {
     let ratio = Ratio::default();
-    let counter = counter();
+    let counter = counter()?;
     let rows = [
         ("under the cap by its bytes", Mode::Bytes),
         ("estimate", Mode::Estimate(&ratio)),
@@ -122,4 +120,5 @@ fn main() {
     {
         println!("{table}");
     }
+    Ok(())
 }

@@ -297,11 +297,7 @@ fn what_this_version_does_not_do_is_warned_about() {
 
     let warnings = plan(&text.replace("HASH", HASH)).warnings;
 
-    for key in [
-        "models[0].concurrency.queue",
-        "keys[0].rate",
-        "keys[0].group",
-    ] {
+    for key in ["models[0].concurrency.queue", "keys[0].rate", "keys[0].group"] {
         assert!(
             warnings.iter().any(|warning| warning.starts_with(&format!("{key} is not used"))),
             "{key}: {warnings:?}"

@@ -59,7 +59,10 @@ fn read(path: &Path, template: Option<PathBuf>) -> Result<PromptCounter, Wrong> 
     let source = match template.or_else(|| alone.exists().then_some(alone)) {
         Some(file) => {
             let text = bytes_of(&file).map_err(|error| wrong("chat_template", &file, &error))?;
-            Some(String::from_utf8(text).map_err(|error| wrong("chat_template", &file, &format!("is no text: {error}")))?)
+            Some(
+                String::from_utf8(text)
+                    .map_err(|error| wrong("chat_template", &file, &format!("is no text: {error}")))?,
+            )
         }
         None => config.template().map(str::to_owned),
     };

@@ -13,9 +13,7 @@ pub(super) fn warn(plan: &mut Plan) {
 }
 
 fn of_model(index: usize, model: &ModelPlan) -> Vec<String> {
-    let parts = [
-        (!model.fallback.is_empty(), "fallback", "requests are never sent to a hosted model"),
-    ];
+    let parts = [(!model.fallback.is_empty(), "fallback", "requests are never sent to a hosted model")];
     texts(&format!("models[{index}]"), &parts)
 }
 

@@ -13,7 +13,7 @@ use crate::{
         Fields, Span,
         scan::{bool_value, member},
     },
-    types::{EngineKind, Endpoint},
+    types::{Endpoint, EngineKind},
 };
 
 /// What marks the end of the last message while a rendering that continues it is made.
@@ -45,7 +45,8 @@ impl Conversation {
             Endpoint::Messages => (fields.system, fields.messages?),
             _ => (None, fields.messages?),
         };
-        let mut reader = Reader { engine, format, exact: !matches!(endpoint, Endpoint::Responses | Endpoint::Messages) };
+        let mut reader =
+            Reader { engine, format, exact: !matches!(endpoint, Endpoint::Responses | Endpoint::Messages) };
         let continues = flag(b"continue_final_message", false);
         let mut messages = Vec::new();
         if let Some(system) = system.and_then(|span| value(body, span)) {
@@ -140,7 +141,9 @@ impl Reader {
         }
         let content = message.get_attr("content").unwrap_or_default();
         let read = with(message, "content", self.content(&content));
-        let Some(calls) = message.get_attr("tool_calls").ok().and_then(|calls| calls.try_iter().ok()) else { return read };
+        let Some(calls) = message.get_attr("tool_calls").ok().and_then(|calls| calls.try_iter().ok()) else {
+            return read;
+        };
         let calls: Vec<Value> = calls.map(|call| parsed(&call)).collect();
         if calls.is_empty() { read } else { with(&read, "tool_calls", Value::from(calls)) }
     }
@@ -149,7 +152,9 @@ impl Reader {
     fn content(&mut self, content: &Value) -> Value {
         let texts: Vec<String> = match content.kind() {
             ValueKind::String => vec![content.as_str().unwrap_or_default().to_owned()],
-            ValueKind::Seq => content.try_iter().map(|parts| parts.filter_map(|part| self.part(&part)).collect()).unwrap_or_default(),
+            ValueKind::Seq => {
+                content.try_iter().map(|parts| parts.filter_map(|part| self.part(&part)).collect()).unwrap_or_default()
+            }
             _ => Vec::new(),
         };
         if self.format == ContentFormat::Parts {

@@ -15,7 +15,7 @@ use crate::{
         json::{Cursor, Kind},
         scan::{member, string_value},
     },
-    types::{EngineKind, Endpoint},
+    types::{Endpoint, EngineKind},
 };
 
 /// Tokens of a prompt: what they are, or between what they are.

@@ -17,7 +17,7 @@ const DEPTH: usize = 64;
 ///
 /// # Errors
 /// For a value that is no JSON, or nested too deep, and for unknown arguments.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(value: &Value, options: &Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get::<Option<usize>>("indent")?;
     let sort: Option<bool> = options.get("sort_keys")?;
     let ascii: Option<bool> = options.get("ensure_ascii")?;
@@ -179,7 +179,7 @@ mod tests {
     fn json(text: &str, options: &[(&str, Value)]) -> String {
         let value: Value = serde_json::from_str(text).unwrap();
         let options = Kwargs::from_iter(options.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        tojson(&value, options).unwrap().to_string()
+        tojson(&value, &options).unwrap().to_string()
     }
 
     #[test]
@@ -187,7 +187,10 @@ mod tests {
         // Right sides from Python 3: json.dumps(json.loads(x), ensure_ascii=False).
         for (text, want) in [
             (r#"{"b":1,"a":[1,2.50,true,null,"x"]}"#, r#"{"b": 1, "a": [1, 2.5, true, null, "x"]}"#),
-            (r#"{"f":1.0,"g":1e2,"h":1e16,"i":1e-5,"j":-0.0}"#, r#"{"f": 1.0, "g": 100.0, "h": 1e+16, "i": 1e-05, "j": -0.0}"#),
+            (
+                r#"{"f":1.0,"g":1e2,"h":1e16,"i":1e-5,"j":-0.0}"#,
+                r#"{"f": 1.0, "g": 100.0, "h": 1e+16, "i": 1e-05, "j": -0.0}"#,
+            ),
             (r#""\u00fc \u2028 <b> & 'q' \u0001 \/""#, "\"ü \u{2028} <b> & 'q' \\u0001 /\""),
             ("[]", "[]"),
             (r#"{"a":{}}"#, r#"{"a": {}}"#),

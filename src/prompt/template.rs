@@ -104,7 +104,7 @@ impl ChatTemplate {
             None => minijinja::escape_formatter(out, state, value),
         });
         environment.set_fuel(Some(FUEL));
-        environment.add_filter("tojson", |value: &Value, options: Kwargs| python::tojson(value, options));
+        environment.add_filter("tojson", |value: &Value, options: Kwargs| python::tojson(value, &options));
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -112,9 +112,7 @@ impl ChatTemplate {
             let now = state.lookup("__now").and_then(|now| i64::try_from(now).ok()).unwrap_or_default();
             strftime(&format, now)
         });
-        environment
-            .add_template_owned(NAME, source.to_owned())
-            .map_err(wrong)?;
+        environment.add_template_owned(NAME, source.to_owned()).map_err(wrong)?;
         Ok(Self { environment, tokens: config.tokens(), format: content_format(source), length: source.len() })
     }
 
@@ -151,7 +149,9 @@ impl ChatTemplate {
 fn content_format(source: &str) -> ContentFormat {
     let loops = source.split("{%").skip(1).filter_map(|rest| rest.split_once("%}").map(|(inside, _)| inside));
     let parts = loops.map(|inside| inside.trim_matches(['-', '+']).trim()).any(|inside| {
-        let Some((_, over)) = inside.strip_prefix("for ").and_then(|rest| rest.split_once(" in ")) else { return false };
+        let Some((_, over)) = inside.strip_prefix("for ").and_then(|rest| rest.split_once(" in ")) else {
+            return false;
+        };
         let over = over.split(['|', ' ']).next().unwrap_or_default();
         over.trim_end_matches(['\'', '"', ']']).ends_with("content")
     });
@@ -159,7 +159,17 @@ fn content_format(source: &str) -> ContentFormat {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -232,11 +242,23 @@ mod tests {
         for (source, json, want) in [
             ("{{ bos_token }}{{ x.strip().upper() }}{{ eos_token }}", r#"{"x":" a "}"#, "<s>A</s>"),
             ("{% for k, v in x.items() %}{{ k }}={{ v }};{% endfor %}", r#"{"x":{"b":1,"a":2}}"#, "b=1;a=2;"),
-            ("{%- for m in x %}\n    {%- if m == 2 %}{% break %}{% endif %}\n{{ m }}\n{%- endfor %}", r#"{"x":[1,2,3]}"#, "1"),
-            ("{{ 'a' in x }} {{ x.startswith('a') }} {{ x[1:] }} {{ x.split('b')[-1] }}", r#"{"x":"abc"}"#, "True True bc c"),
+            (
+                "{%- for m in x %}\n    {%- if m == 2 %}{% break %}{% endif %}\n{{ m }}\n{%- endfor %}",
+                r#"{"x":[1,2,3]}"#,
+                "1",
+            ),
+            (
+                "{{ 'a' in x }} {{ x.startswith('a') }} {{ x[1:] }} {{ x.split('b')[-1] }}",
+                r#"{"x":"abc"}"#,
+                "True True bc c",
+            ),
             ("{{ x | tojson }}", r#"{"x":{"b":[1,"<&>"],"a":null}}"#, r#"{"b": [1, "<&>"], "a": null}"#),
             ("{{ strftime_now('%d %b %Y, %A %H:%M:%S') }}", "{}", "01 Dec 2026, Tuesday 04:05:06"),
-            ("{% set ns = namespace(n=0) %}{% for m in x %}{% set ns.n = ns.n + m %}{% endfor %}{{ ns.n }}", r#"{"x":[1,2]}"#, "3"),
+            (
+                "{% set ns = namespace(n=0) %}{% for m in x %}{% set ns.n = ns.n + m %}{% endfor %}{{ ns.n }}",
+                r#"{"x":[1,2]}"#,
+                "3",
+            ),
             ("  {% if x is defined and x is not none %}\nyes\n  {% endif %}", r#"{"x":""}"#, "yes\n"),
         ] {
             assert_eq!(render(source, json).unwrap(), want, "{source}");
@@ -248,14 +270,21 @@ mod tests {
         let error = render("{{ raise_exception('roles must alternate') }}", "{}").unwrap_err();
         assert!(error.to_string().contains("roles must alternate"), "{error}");
         assert!(render("{% if %}", "{}").is_err());
-        assert!(render("{% for i in range(1000000) %}{% for j in range(1000000) %}x{% endfor %}{% endfor %}", "{}").is_err());
+        assert!(
+            render("{% for i in range(1000000) %}{% for j in range(1000000) %}x{% endfor %}{% endfor %}", "{}")
+                .is_err()
+        );
     }
 
     #[test]
     fn days_are_those_of_the_calendar() {
-        for (days, want) in
-            [(0, (1970, 1, 1)), (11_016, (2000, 2, 29)), (19_782, (2024, 2, 29)), (20_788, (2026, 12, 1)), (-1, (1969, 12, 31))]
-        {
+        for (days, want) in [
+            (0, (1970, 1, 1)),
+            (11_016, (2000, 2, 29)),
+            (19_782, (2024, 2, 29)),
+            (20_788, (2026, 12, 1)),
+            (-1, (1969, 12, 31)),
+        ] {
             assert_eq!(civil(days), want);
         }
     }

@@ -47,7 +47,8 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| TokenizerError::File(error.to_string()))?;
         let tokens = inner.get_added_tokens_decoder();
         // Those that match after normalising are looked for in a second pass, inside the pieces of the first.
-        let first: Vec<_> = tokens.into_values().filter(|token| !token.normalized && !token.content.is_empty()).collect();
+        let first: Vec<_> =
+            tokens.into_values().filter(|token| !token.normalized && !token.content.is_empty()).collect();
         let cuts = first
             .iter()
             .map(|token| {
@@ -65,7 +66,8 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer refuses it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.inner.encode_fast(text, special).map_err(|error| TokenizerError::Text(error.to_string()))?;
+        let encoding =
+            self.inner.encode_fast(text, special).map_err(|error| TokenizerError::Text(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -75,9 +77,9 @@ impl Tokenizer {
     /// When the tokenizer refuses it.
     pub fn count(&self, text: &str, special: bool) -> Result<u64, TokenizerError> {
         let around = if special {
-            self.inner.get_post_processor().map_or(0, |processor| {
-                tokenizers::PostProcessor::added_tokens(processor, false) as u64
-            })
+            self.inner
+                .get_post_processor()
+                .map_or(0, |processor| tokenizers::PostProcessor::added_tokens(processor, false) as u64)
         } else {
             0
         };
@@ -98,22 +100,6 @@ impl Tokenizer {
         }
         self.memo.learn(learned.into_iter());
         Ok(tokens + around)
-    }
-
-    /// Bytes of a text that no beginning of it is known for: the work that counting it takes.
-    #[must_use]
-    pub fn unknown(&self, text: &str) -> usize {
-        let pieces = self.pieces(text);
-        let mut parent = 0;
-        let chain: Vec<Link> = pieces
-            .iter()
-            .map(|piece| {
-                parent = link(piece, parent);
-                parent
-            })
-            .collect();
-        let known = self.memo.deepest(&chain).map_or(0, |(at, _)| at + 1);
-        pieces.iter().skip(known).map(|piece| piece.len()).sum()
     }
 
     fn measure(&self, piece: &str) -> Result<u64, TokenizerError> {

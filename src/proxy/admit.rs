@@ -12,7 +12,7 @@ use caps::occurrences;
 
 use crate::{
     dialect::{
-        scan::{self, Fields},
+        scan::{self, Fields, Span},
         splice::Splices,
     },
     error::{ErrorKind, GatewayError, Stage},
@@ -47,6 +47,15 @@ pub fn model<'a>(body: &'a [u8], fields: &Fields) -> Result<Option<std::borrow::
 #[must_use]
 pub fn wants_stream(body: &[u8], fields: &Fields) -> bool {
     fields.stream.is_some_and(|span| is_true(span.of(body)))
+}
+
+/// Events with text that are the prompt's own: a completion may repeat it in front of each answer.
+#[must_use]
+pub fn echoes(body: &[u8], fields: &Fields, output: &caps::Output<'_>) -> u64 {
+    let start = body.iter().position(|byte| *byte == b'{').unwrap_or_default();
+    let whole = Span { start, end: body.len() };
+    let asked = fields.prompt.and_then(|_| scan::member(body, whole, b"echo"));
+    if asked.is_some_and(|span| is_true(span.of(body))) { output.choices() } else { 0 }
 }
 
 /// What pydantic reads as true, the parser of both engines: `true`, 1, and some words in any case.

@@ -21,11 +21,8 @@ use crate::{
         count::{self, Request},
         estimate::Ratio,
     },
-    proxy::{
-        admit,
-        pool::Pool,
-    },
-    types::{EngineKind, Endpoint},
+    proxy::{admit, pool::Pool},
+    types::{Endpoint, EngineKind},
     upstream::client::{Segments, UpstreamClient},
 };
 
@@ -136,7 +133,10 @@ impl Counter {
 /// The engine of a pool, as far as it is known.
 #[must_use]
 pub fn engine(pool: &Pool) -> EngineKind {
-    pool.members().iter().find(|member| member.replica.engine_known()).map_or(EngineKind::Vllm, |member| member.replica.engine())
+    pool.members()
+        .iter()
+        .find(|member| member.replica.engine_known())
+        .map_or(EngineKind::Vllm, |member| member.replica.engine())
 }
 
 async fn tokenize(counter: &Arc<PromptCounter>, prompt: &Prompt<'_>, engine: EngineKind) -> Result<Counted, String> {
@@ -149,7 +149,9 @@ async fn tokenize(counter: &Arc<PromptCounter>, prompt: &Prompt<'_>, engine: Eng
     }
     let (counter, body, fields) = (counter.clone(), prompt.body.clone(), prompt.fields.clone());
     let counted = tokio::task::spawn_blocking(move || {
-        counter.count(&Request { body: &body, fields: &fields, endpoint, engine, now }).map_err(|error| error.to_string())
+        counter
+            .count(&Request { body: &body, fields: &fields, endpoint, engine, now })
+            .map_err(|error| error.to_string())
     });
     counted.await.unwrap_or_else(|error| Err(error.to_string()))
 }

@@ -206,7 +206,9 @@ mod tests {
     }
 
     fn text(index: u64) -> String {
-        format!(r#"{{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{{"index":{index},"delta":{{"content":"x"}},"finish_reason":null}}]}}"#)
+        format!(
+            r#"{{"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{{"index":{index},"delta":{{"content":"x"}},"finish_reason":null}}]}}"#
+        )
     }
 
     #[test]
@@ -260,7 +262,9 @@ mod tests {
     fn other_dialects_end_in_their_own_words() {
         let delta = r#"{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"x"}}"#;
         let end = feed(&mut Cut::new(Endpoint::Messages, 1, 1), &[delta, delta]).1.unwrap();
-        assert!(end.contains(r#""stop_reason":"max_tokens""#) && end.ends_with("data: {\"type\":\"message_stop\"}\n\n"));
+        assert!(
+            end.contains(r#""stop_reason":"max_tokens""#) && end.ends_with("data: {\"type\":\"message_stop\"}\n\n")
+        );
 
         let created = r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#;
         let delta = r#"{"type":"response.output_text.delta","delta":"x"}"#;

@@ -182,7 +182,8 @@ impl Proxy {
             output: output.limit().map_or(0, |each| each.saturating_mul(output.choices())),
         };
         if limits.bounds_output() && asked.output > 0 {
-            report.capped(Cut::new(endpoint, asked.output, output.choices()));
+            let limit = asked.output.saturating_add(admit::echoes(&body, &fields, &output));
+            report.capped(Cut::new(endpoint, limit, output.choices()));
         }
         report.prompt(chain.bytes());
         report.estimated(counted.weight);
@@ -208,9 +209,11 @@ impl Proxy {
         limits: &Limits,
     ) -> Result<Counted, GatewayError> {
         let context = if prompt.endpoint.generates() { pool.context() } else { None };
-        // What is no more than this needs no count.
+        // What is no more than this needs no count; the engine's own counting endpoints run no model.
+        let counting = matches!(prompt.endpoint, Endpoint::Tokenize | Endpoint::Detokenize);
+        let cap = limits.prompt.filter(|_| !counting);
         let room = context.map(|context| context.least.saturating_sub(output.limit().unwrap_or(1)));
-        let enough = limits.prompt.into_iter().chain(room).min();
+        let enough = cap.into_iter().chain(room).min();
         let counted = pool.counter().count(pool, &self.client, prompt, enough).await;
         admit::context::hold_prompt(&counted, limits)?;
         if let Some(context) = context {

@@ -77,12 +77,14 @@ fn estimates_are_never_too_low_by_more_than_the_margin() {
             let body = pair.request.get();
             let truth = ids_of(pair).len() as u64;
             for ratio in [&fresh, &learning] {
-                let counted = with(body, engine, |request| estimate(request.body, request.fields, request.endpoint, ratio));
+                let counted =
+                    with(body, engine, |request| estimate(request.body, request.fields, request.endpoint, ratio));
                 assert!(counted.most >= truth, "{counted:?} for {truth} tokens: {body}");
                 assert!(counted.longest <= truth, "{counted:?} for {truth} tokens: {body}");
                 assert!(!counted.exact);
             }
-            let weight = with(body, engine, |request| estimate(request.body, request.fields, request.endpoint, &fresh)).weight;
+            let weight =
+                with(body, engine, |request| estimate(request.body, request.fields, request.endpoint, &fresh)).weight;
             learning.learn(weight, truth);
         }
     }
@@ -91,17 +93,17 @@ fn estimates_are_never_too_low_by_more_than_the_margin() {
 #[test]
 fn token_ids_are_counted_in_every_mode() {
     let ratio = Ratio::default();
-    for (prompt, tokens, longest) in [
-        ("[1,2,3]", 3, 3),
-        ("[[1,2,3],[4, 5]]", 5, 3),
-        ("[ 1 , 22 ,333333333 ]", 3, 3),
-        ("[7]", 1, 1),
-    ] {
+    for (prompt, tokens, longest) in
+        [("[1,2,3]", 3, 3), ("[[1,2,3],[4, 5]]", 5, 3), ("[ 1 , 22 ,333333333 ]", 3, 3), ("[7]", 1, 1)]
+    {
         let body = format!(r#"{{"prompt":{prompt}}}"#);
-        let counted = with(&body, EngineKind::Vllm, |request| {
-            estimate(request.body, request.fields, request.endpoint, &ratio)
-        });
-        assert_eq!((counted.tokens, counted.most, counted.longest, counted.exact), (tokens, tokens, longest, true), "{prompt}");
+        let counted =
+            with(&body, EngineKind::Vllm, |request| estimate(request.body, request.fields, request.endpoint, &ratio));
+        assert_eq!(
+            (counted.tokens, counted.most, counted.longest, counted.exact),
+            (tokens, tokens, longest, true),
+            "{prompt}"
+        );
     }
 }
 
@@ -144,7 +146,8 @@ fn what_only_the_engine_can_count_is_told_apart() {
     }
     let engines: BTreeSet<u64> = [EngineKind::Vllm, EngineKind::Sglang]
         .map(|engine| {
-            let body = r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}]}"#;
+            let body =
+                r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}]}"#;
             with(body, engine, |request| counter.count(request)).unwrap().tokens
         })
         .into();

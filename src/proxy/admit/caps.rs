@@ -99,12 +99,7 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// `OverCap` naming field, value and cap, or `BadRequest` for a value that is no whole number above zero.
-    pub fn judge(
-        body: &'a [u8],
-        fields: &'a Fields,
-        endpoint: Endpoint,
-        limits: Limits,
-    ) -> Result<Self, GatewayError> {
+    pub fn judge(body: &'a [u8], fields: &'a Fields, endpoint: Endpoint, limits: Limits) -> Result<Self, GatewayError> {
         let mut output = Self {
             body,
             fields,

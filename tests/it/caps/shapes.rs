@@ -47,7 +47,11 @@ pub(super) const SHAPES: &[Shape] = &[
     same(Responses, "", Some(("max_output_tokens=60", 60))),
     same(Messages, "", Some(("max_tokens=60", 60))),
     same(Chat, r#""max_tokens":null"#, Some(("max_tokens=60", 60))),
-    same(Chat, r#""max_tokens":null,"max_completion_tokens":null"#, Some(("max_tokens=60 max_completion_tokens=60", 60))),
+    same(
+        Chat,
+        r#""max_tokens":null,"max_completion_tokens":null"#,
+        Some(("max_tokens=60 max_completion_tokens=60", 60)),
+    ),
     same(Chat, r#""max_completion_tokens":null"#, Some(("max_completion_tokens=60", 60))),
     same(Responses, r#""max_output_tokens":null"#, Some(("max_output_tokens=60", 60))),
     same(Messages, r#""max_tokens":null"#, Some(("max_tokens=60", 60))),
@@ -99,7 +103,11 @@ pub(super) const SHAPES: &[Shape] = &[
     over(Chat, r#""max_tokens":999,"max_tokens":5"#, Some(("max_tokens=5", 5))),
     over(Chat, r#""max_tokens":5,"max_tokens":999"#, Some(("max_tokens=100", 100))),
     over(Chat, r#""max\u005ftokens":999"#, Some(("max_tokens=100", 100))),
-    over(Chat, r#""\u006dax_completion_tokens":999,"max_tokens":5"#, Some(("max_tokens=5 max_completion_tokens=100", 100))),
+    over(
+        Chat,
+        r#""\u006dax_completion_tokens":999,"max_tokens":5"#,
+        Some(("max_tokens=5 max_completion_tokens=100", 100)),
+    ),
     same(Chat, r#""max_tokens":5,"max_tokens":null"#, Some(("max_tokens=60", 60))),
     same(Chat, r#""max_tokens":null,"max_tokens":5"#, Some(("max_tokens=5", 5))),
     over(Responses, r#""max_output_tokens":999,"max_output_tokens":null"#, Some(("max_output_tokens=60", 60))),
@@ -111,7 +119,11 @@ pub(super) const SHAPES: &[Shape] = &[
     over(Chat, r#""max_output_tokens":999"#, Some(("max_tokens=60 max_output_tokens=100", 60))),
     over(Completions, r#""max_completion_tokens":999"#, Some(("max_tokens=60 max_completion_tokens=100", 60))),
     over(Responses, r#""max_tokens":999"#, Some(("max_tokens=100 max_output_tokens=60", 60))),
-    over(Messages, r#""max_tokens":5,"max_completion_tokens":999"#, Some(("max_tokens=5 max_completion_tokens=100", 5))),
+    over(
+        Messages,
+        r#""max_tokens":5,"max_completion_tokens":999"#,
+        Some(("max_tokens=5 max_completion_tokens=100", 5)),
+    ),
     // A least number of tokens.
     same(Chat, r#""max_tokens":50,"min_tokens":50"#, Some(("max_tokens=50 min_tokens=50", 50))),
     same(Chat, r#""max_tokens":50,"min_tokens":0"#, Some(("max_tokens=50 min_tokens=0", 50))),

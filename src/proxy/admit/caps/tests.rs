@@ -43,10 +43,7 @@ fn a_cap_holds_against_every_spelling() {
 
 #[test]
 fn a_clamp_changes_the_value_only_and_absence_gets_the_cap() {
-    assert_eq!(
-        capped(r#"{"max_tokens": 999 ,"x":1.0}"#, OnExcess::Clamp).unwrap(),
-        r#"{"max_tokens": 100 ,"x":1.0}"#
-    );
+    assert_eq!(capped(r#"{"max_tokens": 999 ,"x":1.0}"#, OnExcess::Clamp).unwrap(), r#"{"max_tokens": 100 ,"x":1.0}"#);
     assert_eq!(capped(r#"{"x":1}"#, OnExcess::Reject).unwrap(), r#"{"x":1,"max_tokens":100}"#);
     assert_eq!(capped(r#"{"max_tokens":null}"#, OnExcess::Reject).unwrap(), r#"{"max_tokens":100}"#);
     for (text, want) in [
