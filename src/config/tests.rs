@@ -120,13 +120,29 @@ fn the_seed_scenario_loads_without_warnings() {
     assert_eq!(plan.warnings, Vec::<String>::new());
 }
 
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/tokenizer.json");
+
+#[test]
+fn a_tokenizer_that_cannot_be_read_is_named() {
+    let cases =
+        [("path: no.json", "tokenizer.path is `"), ("path: TOKENIZER, chat_template: no.jinja", "chat_template is `")];
+    for (file, want) in cases {
+        let text = model(&format!("    tokenizer: {{ {file} }}\n")).replace("TOKENIZER", TOKENIZER);
+        let error = with(&text, Overrides::default()).unwrap_err().to_string();
+        assert!(error.contains(want) && error.contains("cannot be read"), "{error}");
+    }
+    let plan = plan(&model(&format!("    tokenizer: {{ path: {TOKENIZER} }}\n")));
+    assert!(plan.models[0].counter.is_some());
+}
+
 #[test]
 fn the_effective_configuration_reads_back_as_itself() {
     let text = model(
         "    engine: sglang\n    tokenizer: estimate\n    slo: { ttft: null }\n    caps: { max_output_tokens: 9 }\n    \
          fallback: [ { url: https://api.example.com/v1, model: x, on: [down], budget: { usd_per_day: 1.5 } } ]\n  - \
-         name: n\n    discovery: { dns: { host: a.b, interval: 3s, path: /x/ } }\n    tokenizer: { path: t.json }\n",
-    );
+         name: n\n    discovery: { dns: { host: a.b, interval: 3s, path: /x/ } }\n    tokenizer: { path: TOKENIZER }\n",
+    )
+    .replace("TOKENIZER", TOKENIZER);
     let shown = effective_yaml(&plan(&text));
 
     assert_eq!(effective_yaml(&plan(&shown)), shown, "{shown}");

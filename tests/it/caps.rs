@@ -422,3 +422,20 @@ async fn a_key_has_caps_of_its_own() {
     let error = json_error(&gateway.send(&ask(101)).await, 400);
     assert!(error["message"].as_str().unwrap().contains("at most 100"), "the model's own cap refuses: {error}");
 }
+
+#[tokio::test]
+async fn the_context_is_what_the_replica_says() {
+    let replica = ScriptedReplica::start();
+    replica.answers_get(
+        "/v1/models",
+        reply(200, r#"{"object":"list","data":[{"id":"m","owned_by":"vllm","max_model_len":50}]}"#),
+    );
+    let gateway = TestGateway::with(Config::new(std::slice::from_ref(&replica)).model(&tokenizer())).await;
+    let ask = |most: u64| {
+        Request::chat_with("Write a short story about a lighthouse and a storm.", &format!(r#","max_tokens":{most}"#))
+    };
+
+    let error = json_error(&gateway.send(&ask(22)).await, 400);
+    assert!(error["message"].as_str().unwrap().contains("maximum context length is 50 tokens"), "{error}");
+    assert_eq!(gateway.send(&ask(21)).await.status, 200);
+}
