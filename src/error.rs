@@ -97,6 +97,8 @@ pub enum ErrorKind {
     TooLarge,
     /// Output or prompt over a cap. 400
     OverCap,
+    /// Prompt, or prompt plus output, beyond the model's context. 400
+    OverContext,
     /// The client left while its body was read. 499, never sent
     ClientGone,
     /// Body memory or connection limit reached. 503
@@ -138,6 +140,7 @@ impl ErrorKind {
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, INVALID, "body_timeout"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "body_too_large"),
             Self::OverCap => (StatusCode::BAD_REQUEST, INVALID, "token_cap_exceeded"),
+            Self::OverContext => (StatusCode::BAD_REQUEST, INVALID, "context_length_exceeded"),
             Self::ClientGone => (StatusCode::BAD_REQUEST, INVALID, "client_closed_request"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "gateway_overloaded"),
             Self::NoReplica => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "no_replica"),
@@ -166,6 +169,7 @@ impl ErrorKind {
             | Self::BodyTimeout
             | Self::TooLarge
             | Self::OverCap
+            | Self::OverContext
             | Self::ClientGone
             | Self::OverShare
             | Self::RateLimited => Fault::Client,
@@ -203,7 +207,8 @@ impl ErrorKind {
             | Self::Method
             | Self::BodyTimeout
             | Self::TooLarge
-            | Self::OverCap => Outcome::ClientError,
+            | Self::OverCap
+            | Self::OverContext => Outcome::ClientError,
         }
     }
 }

@@ -19,7 +19,6 @@ use super::{
     plan::{OpenPlan, Overrides, Plan, ReplicaPlan},
     read::Source,
     sections::{Caps, Concurrency, RoutingPlan, Slo},
-    unused,
 };
 use crate::{
     fleet::{BaseUrl, BaseUrlError},
@@ -168,9 +167,7 @@ pub(super) fn plan(mut source: Source, overrides: &Overrides) -> Result<Plan, Co
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
-    let mut plan = Plan { server, models, open, keys, groups: config.groups, warnings };
-    unused::warn(&mut plan);
-    Ok(plan)
+    Ok(Plan { server, models, open, keys, groups: config.groups, warnings })
 }
 
 /// Replicas given by flags.

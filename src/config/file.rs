@@ -89,6 +89,9 @@ pub(super) struct ModelSection {
     /// How tokens are counted.
     #[serde(default)]
     pub tokenizer: Option<TokenizerSection>,
+    /// Prompt plus output tokens that the model takes; null is what its replicas say.
+    #[serde(default)]
+    pub context: Option<u64>,
     /// Tokens of one request.
     #[serde(default)]
     pub caps: Caps,

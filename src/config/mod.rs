@@ -17,7 +17,7 @@ mod read;
 mod sections;
 mod show;
 pub mod size;
-mod unused;
+mod tokenizer;
 
 use std::path::Path;
 
@@ -51,7 +51,10 @@ pub fn load(overrides: &Overrides, env: &dyn Fn(&str) -> Option<String>) -> Resu
         None => (String::new(), String::new()),
     };
     let source = read::read(&name, &text, env)?;
-    check::plan(source, overrides)
+    let mut plan = check::plan(source, overrides)?;
+    let near = overrides.config.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+    tokenizer::read_all(&mut plan, &name, near)?;
+    Ok(plan)
 }
 
 fn text_of(path: &Path) -> Result<String, ConfigError> {

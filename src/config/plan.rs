@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     fleet::BaseUrl,
+    prompt::PromptCounter,
     types::{EngineKind, Priority},
 };
 
@@ -90,6 +91,11 @@ pub struct ModelPlan {
     pub routing: RoutingPlan,
     /// How tokens are counted.
     pub tokenizer: Option<TokenizerPlan>,
+    /// The tokenizer that `tokenizer` names, once it is read.
+    #[serde(skip)]
+    pub counter: Option<Arc<PromptCounter>>,
+    /// Prompt plus output tokens that the model takes; `None` is what its replicas say.
+    pub context: Option<u64>,
     /// Tokens of one request.
     pub caps: Caps,
     /// Objectives.

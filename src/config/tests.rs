@@ -124,13 +124,29 @@ fn the_seed_scenario_loads_without_warnings() {
     assert_eq!(plan.warnings, Vec::<String>::new());
 }
 
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/tokenizer.json");
+
+#[test]
+fn a_tokenizer_that_cannot_be_read_is_named() {
+    let cases =
+        [("path: no.json", "tokenizer.path is `"), ("path: TOKENIZER, chat_template: no.jinja", "chat_template is `")];
+    for (file, want) in cases {
+        let text = model(&format!("    tokenizer: {{ {file} }}\n")).replace("TOKENIZER", TOKENIZER);
+        let error = with(&text, Overrides::default()).unwrap_err().to_string();
+        assert!(error.contains(want) && error.contains("cannot be read"), "{error}");
+    }
+    let plan = plan(&model(&format!("    tokenizer: {{ path: {TOKENIZER} }}\n")));
+    assert!(plan.models[0].counter.is_some());
+}
+
 #[test]
 fn the_effective_configuration_reads_back_as_itself() {
     let text = model(
         "    engine: sglang\n    tokenizer: estimate\n    slo: { ttft: null }\n    caps: { max_output_tokens: 9 }\n    \
          fallback: [ { url: https://api.example.com/v1, model: x, on: [down], budget: { usd_per_day: 1.5 } } ]\n  - \
-         name: n\n    discovery: { dns: { host: a.b, interval: 3s, path: /x/ } }\n    tokenizer: { path: t.json }\n",
-    );
+         name: n\n    discovery: { dns: { host: a.b, interval: 3s, path: /x/ } }\n    tokenizer: { path: TOKENIZER }\n",
+    )
+    .replace("TOKENIZER", TOKENIZER);
     let shown = effective_yaml(&plan(&text));
 
     assert_eq!(effective_yaml(&plan(&shown)), shown, "{shown}");
@@ -248,7 +264,7 @@ fn cross_checks_name_line_key_value_and_remedy() {
         ),
         (
             model("    fallback: [ { url: http://h, model: x, context: 0, endpoints: [] } ]\n"),
-            "4: models[0].fallback[0].context is 0; write 1 or more, or null for no limit",
+            "4: models[0].fallback[0].endpoints is empty; write [chat], or remove the fallback",
         ),
         (
             model("    fallback: [ { url: nope, model: x } ]\n"),
@@ -314,22 +330,6 @@ fn a_group_that_isolates_needs_a_secret() {
     let plan = plan(&format!("server: {{ isolation_secret: s }}\n{text}"));
     assert!(plan.keys[0].isolate);
     assert!(!effective_yaml(&plan).contains("isolation_secret: s\n"), "a secret is masked");
-}
-
-#[test]
-fn what_this_version_does_not_do_is_warned_about() {
-    let text = model(
-        "    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, caps: { max_output_tokens: 5 } } ]\n",
-    );
-
-    let warnings = plan(&text.replace("HASH", HASH)).warnings;
-
-    for key in ["models[0].tokenizer", "models[0].caps.max_prompt_tokens", "keys[0].caps"] {
-        assert!(
-            warnings.iter().any(|warning| warning.starts_with(&format!("{key} is not used"))),
-            "{key}: {warnings:?}"
-        );
-    }
 }
 
 #[test]

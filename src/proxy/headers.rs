@@ -103,6 +103,8 @@ pub const REPLICA: HeaderName = HeaderName::from_static("x-gateway-replica");
 pub const ROUTE: HeaderName = HeaderName::from_static("x-gateway-route");
 /// Predicted cached prompt tokens.
 pub const CACHED: HeaderName = HeaderName::from_static("x-gateway-cached-tokens");
+/// Out: output tokens of each choice, where a cap or the model's context allows fewer than the request asked for.
+pub const MAX_TOKENS: HeaderName = HeaderName::from_static("x-gateway-max-tokens");
 
 /// Longest request id that is taken over from a client.
 const LONGEST_ID: usize = 128;

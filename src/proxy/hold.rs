@@ -117,6 +117,14 @@ impl EventSink for First<'_> {
         self.meter.event(meaning, payload);
     }
 
+    fn holds(&self) -> bool {
+        self.meter.holds()
+    }
+
+    fn refuses(&self) -> bool {
+        self.meter.refuses()
+    }
+
     fn oversize(&mut self) {
         self.meter.oversize();
     }

@@ -6,6 +6,8 @@
 pub mod admit;
 mod attempt;
 pub mod auth;
+pub mod count;
+pub mod cut;
 pub mod directory;
 pub mod fallback;
 pub mod forward;
@@ -35,8 +37,12 @@ use crate::{
     config::{FallbackOn, ServerPlan, Timeouts},
     dialect::splice::Splices,
     error::GatewayError,
+    prompt::Counted,
     proxy::{
+        admit::caps::{Limits, Output},
         auth::{Keys, Tenant},
+        count::Prompt,
+        cut::Cut,
         directory::Directory,
         fallback::{Fallback, Fallbacks, Hosted, HostedClients, Wish},
         forward::{Failed, Forward, ForwardLimits, Outgoing},
@@ -95,6 +101,8 @@ struct Admitted {
     pool: Arc<Pool>,
     out: Outgoing,
     affinity: Option<u64>,
+    /// Output tokens of each choice, where the request asked for more.
+    lowered: Option<u64>,
 }
 
 impl Proxy {
@@ -144,7 +152,7 @@ impl Proxy {
         // Holds the body's memory until no attempt needs it any more.
         let (arrived, _lease) = arrived;
         tenant.clone_from(&arrived.tenant);
-        let Admitted { pool, out, affinity } = match self.admit(arrived, &mut report) {
+        let Admitted { pool, out, affinity, lowered } = match self.admit(arrived, &mut report).await {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
@@ -162,7 +170,12 @@ impl Proxy {
             }
         }
         match self.replicas(&pool, &out, affinity, report).await {
-            Ok(answer) => Ok(answer),
+            Ok(mut answer) => {
+                if let Some(lowered) = lowered {
+                    answer.headers_mut().insert(headers::MAX_TOKENS, lowered.into());
+                }
+                Ok(answer)
+            }
             Err((failed, report)) => Box::pin(self.fall_back(&pool, &out, failed, report)).await,
         }
     }
@@ -238,7 +251,7 @@ impl Proxy {
     }
 
     /// Steps 3 to 5: scan, admit, key.
-    fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
+    async fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
         let Arrived { endpoint, tenant, mut headers, query, body } = arrived;
         let fields = admit::fields(&body)?;
         let model = admit::model(&body, &fields)?;
@@ -246,18 +259,32 @@ impl Proxy {
         let stream = endpoint.generates() && admit::wants_stream(&body, &fields);
         report.resolved(pool.clone(), stream);
         admit::allowed(tenant.as_deref(), &pool)?;
+        let group = tenant.as_deref().and_then(Tenant::isolated_group);
+        let chain = key::chain(&body, &fields, endpoint, &pool, group);
+        let key = tenant.as_ref().and_then(|tenant| tenant.plan.caps.as_ref());
+        let limits = Limits::new(pool.caps(), key);
+        let mut output = Output::judge(&body, &fields, endpoint, limits)?;
+        let prompt = Prompt { body: &body, fields: &fields, endpoint, bytes: chain.bytes() };
+        let counted = self.hold(&pool, prompt, &mut output, &limits).await?;
+        let asked = Asked {
+            prompt: counted.tokens,
+            output: output.limit().map_or(0, |each| each.saturating_mul(output.choices())),
+        };
+        if limits.bounds_output() && asked.output > 0 {
+            let limit = asked.output.saturating_add(admit::echoes(&body, &fields, &output));
+            report.capped(Cut::new(endpoint, limit, output.choices()));
+        }
+        report.prompt(chain.bytes());
+        report.estimated(counted.weight);
         let mut splices = Splices::new();
         admit::drop_duplicates(&mut splices, &body, &fields);
         admit::rename(&mut splices, &body, &fields, pool.upstream_model());
-        let output = admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
+        output.splice(&mut splices);
+        let lowered = output.limit().filter(|_| output.lowered());
         let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);
-        let group = tenant.as_deref().and_then(Tenant::isolated_group);
         if let Some(isolated) = self.shared.salts.as_ref().zip(group) {
             isolate::isolate(&mut splices, &body, &fields, endpoint, isolated)?;
         }
-        let chain = key::chain(&body, &fields, endpoint, &pool, group);
-        report.prompt(chain.bytes());
-        let asked = Asked { prompt: pool.prompt_tokens(chain.bytes()), output };
         let affinity = key::affinity(&headers, &body, &fields);
         let wish = match self.shared.fallbacks.of(&pool) {
             Some(_) => Wish::new(&headers, tenant.as_deref(), model.as_deref().unwrap_or(pool.name())).in_talk(
@@ -276,7 +303,29 @@ impl Proxy {
         let expose = self.shared.server.expose_routing && group.is_none();
         let mask = group.is_some();
         let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked, mask, wish };
-        Ok(Admitted { pool, out, affinity })
+        Ok(Admitted { pool, out, affinity, lowered })
+    }
+
+    /// Holds a prompt to its cap, and prompt and output to the model's context.
+    async fn hold(
+        &self,
+        pool: &Pool,
+        prompt: Prompt<'_>,
+        output: &mut Output<'_>,
+        limits: &Limits,
+    ) -> Result<Counted, GatewayError> {
+        let context = if prompt.endpoint.generates() { pool.context() } else { None };
+        // What is no more than this needs no count; the engine's own counting endpoints run no model.
+        let counting = matches!(prompt.endpoint, Endpoint::Tokenize | Endpoint::Detokenize);
+        let cap = limits.prompt.filter(|_| !counting);
+        let room = context.map(|context| context.least.saturating_sub(output.limit().unwrap_or(1)));
+        let enough = cap.into_iter().chain(room).min();
+        let counted = pool.counter().count(pool, &self.client, prompt, enough).await;
+        admit::context::hold_prompt(&counted, limits)?;
+        if let Some(context) = context {
+            admit::context::fit(&counted, output, context, limits, count::engine(pool))?;
+        }
+        Ok(counted)
     }
 }
 

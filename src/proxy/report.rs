@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -19,6 +20,7 @@ use crate::{
     error::{self, ErrorKind, GatewayError},
     limits::Permit,
     proxy::{
+        cut::Cut,
         fallback::Paid,
         pool::{Placed, Pool},
     },
@@ -48,6 +50,10 @@ pub struct Report {
     paid: Option<Paid>,
     predicted_cached: u64,
     prompt_bytes: u64,
+    /// What an estimate of the prompt was made from.
+    prompt_weight: u64,
+    /// Ends a stream that goes on beyond its output cap.
+    cut: Option<Box<Cut>>,
     usage: Usage,
     first_output: Option<Instant>,
     last_output: Option<Instant>,
@@ -82,6 +88,8 @@ impl Report {
             paid: None,
             predicted_cached: 0,
             prompt_bytes: 0,
+            prompt_weight: 0,
+            cut: None,
             usage: Usage::default(),
             first_output: None,
             last_output: None,
@@ -139,6 +147,24 @@ impl Report {
         self.prompt_bytes = bytes;
     }
 
+    /// Weight of a prompt that was estimated, from which the ratio is learned.
+    pub fn estimated(&mut self, weight: u64) {
+        self.prompt_weight = weight;
+    }
+
+    /// A stream that goes on beyond these many output tokens is cut.
+    pub fn capped(&mut self, cut: Cut) {
+        self.cut = Some(Box::new(cut));
+    }
+
+    /// What takes the place of the rest when a stream went on beyond its cap; given once.
+    pub fn cut(&mut self) -> Option<Bytes> {
+        let (end, tokens) = self.cut.as_mut()?.take()?;
+        self.usage.output.get_or_insert(tokens);
+        self.finished = true;
+        Some(end)
+    }
+
     /// A replica was chosen and is about to be asked.
     pub fn dispatched(&mut self, placed: &Placed, now: Instant) {
         if self.attempts == 0
@@ -183,6 +209,9 @@ impl Report {
         (self.finished, self.done, self.error_event) = (false, false, false);
         // One that failed after it was asked has cost its prompt.
         self.paid = None;
+        if let Some(cut) = &mut self.cut {
+            cut.begin();
+        }
     }
 
     /// Predicted cached tokens of the last attempt.
@@ -283,12 +312,17 @@ impl Report {
             // Another tokenizer teaches nothing about this one.
             if self.prompt_bytes > 0 && self.route == Route::Replica {
                 pool.learn_tokens(self.prompt_bytes, tokens);
+                pool.counter().learn(self.prompt_weight, tokens);
             }
         }
         // A broken stream never says its usage: its events are the best count there is.
         let output = self.usage.output.unwrap_or(self.output_events);
         if output > 0 {
             metrics.output_tokens(key, output);
+        }
+        let beyond = self.cut.as_ref().map_or(0, |cut| cut.beyond(output).max(u64::from(cut.exceeded())));
+        if beyond > 0 {
+            metrics.wasted(Waste::OverCap, beyond);
         }
         if outcome != Outcome::Success && output > 0 {
             metrics.wasted(if outcome == Outcome::Cancelled { Waste::Cancelled } else { Waste::Failed }, output);
@@ -359,7 +393,7 @@ fn refusal(kind: ErrorKind) -> Option<Reason> {
         | ErrorKind::Method => Some(Reason::Body),
         ErrorKind::Unauthorized | ErrorKind::Forbidden => Some(Reason::Auth),
         ErrorKind::NoModel => Some(Reason::NoModel),
-        ErrorKind::OverCap => Some(Reason::Cap),
+        ErrorKind::OverCap | ErrorKind::OverContext => Some(Reason::Cap),
         ErrorKind::Overloaded => Some(Reason::Overload),
         ErrorKind::NoReplica => Some(Reason::NoReplica),
         ErrorKind::Saturated => Some(Reason::Saturated),
@@ -417,8 +451,11 @@ pub struct Meter<'a> {
 }
 
 impl EventSink for Meter<'_> {
-    fn event(&mut self, meaning: &Meaning, _payload: &[u8]) {
+    fn event(&mut self, meaning: &Meaning, payload: &[u8]) {
         let report = &mut *self.report;
+        if report.cut.as_mut().is_some_and(|cut| cut.exceeds(meaning, payload)) {
+            return;
+        }
         if let Some(usage) = meaning.usage {
             report.usage.update(usage);
         }
@@ -434,6 +471,14 @@ impl EventSink for Meter<'_> {
         if meaning.output && !report.error_event {
             report.output(self.now);
         }
+    }
+
+    fn holds(&self) -> bool {
+        self.report.cut.as_ref().is_some_and(|cut| cut.reached())
+    }
+
+    fn refuses(&self) -> bool {
+        self.report.cut.as_ref().is_some_and(|cut| cut.exceeded())
     }
 
     fn oversize(&mut self) {

@@ -73,6 +73,8 @@ pub struct Tap {
     streaming: bool,
     /// What ends the body when all is passed on.
     error: Option<BoxError>,
+    /// Whether it was cut.
+    over: bool,
 }
 
 /// What a tap starts with.
@@ -117,11 +119,13 @@ impl Tap {
             limits: parts.limits,
             streaming: parts.streaming,
             error: None,
+            over: false,
         };
         if let Some(first) = parts.first {
             tap.observe(first);
         }
-        if tap.upstream.as_ref().is_none_or(Body::is_end_stream) {
+        tap.cut();
+        if tap.upstream.as_ref().is_none_or(Body::is_end_stream) && !tap.over {
             tap.ended();
         }
         tap
@@ -162,6 +166,17 @@ impl Tap {
         }
     }
 
+    /// Ends a stream that went on beyond its output cap; closing the connection tells the engine to stop.
+    fn cut(&mut self) {
+        let Some(end) = self.report.cut() else { return };
+        self.upstream = None;
+        self.ready.push(end);
+        self.over = true;
+        self.report.note("the replica went on beyond the output cap; its stream was cut".to_owned());
+        self.succeed();
+        self.charge = None;
+    }
+
     /// The replica's answer is complete.
     fn ended(&mut self) {
         self.upstream = None;
@@ -170,6 +185,7 @@ impl Tap {
             Observer::Events(scanner) => {
                 let held = scanner.finish(&mut self.report.meter(now));
                 self.ready.extend(held);
+                self.ready.extend(self.report.cut());
                 if self.report.has_error_event() {
                     self.report.end(Outcome::UpstreamStreamError);
                     self.blame(FailureCause::StreamError);
@@ -293,8 +309,9 @@ impl Body for Tap {
                     let last = upstream.is_end_stream();
                     if let Ok(data) = frame.into_data() {
                         this.observe(data);
+                        this.cut();
                     }
-                    if last {
+                    if last && !this.over {
                         this.ended();
                     }
                 }

@@ -52,6 +52,9 @@ fn model(c: &mut Checker<'_>, path: &str, mut section: ModelSection, overrides: 
     let discovery = section.discovery.and_then(|found| discovery(c, &format!("{path}.discovery"), found));
     let routing = routing(c, path, section.routing, overrides);
     c.caps(&format!("{path}.caps"), &section.caps);
+    if let Some(context) = section.context {
+        c.at_least_one(&format!("{path}.context"), context);
+    }
     slo(c, path, &section.slo);
     concurrency(c, path, &mut section.concurrency, &section.slo);
     let fallback = section.fallback.into_iter().enumerate();
@@ -65,6 +68,8 @@ fn model(c: &mut Checker<'_>, path: &str, mut section: ModelSection, overrides: 
         discovery,
         routing,
         tokenizer: section.tokenizer.map(tokenizer),
+        counter: None,
+        context: section.context,
         caps: section.caps,
         slo: section.slo,
         concurrency: section.concurrency,
