@@ -126,7 +126,7 @@ impl Attempt<'_> {
             }
             Failure::ShuttingDown => {
                 self.replica.failed(FailureCause::Status5xx, now);
-                (Outcome::UpstreamError, Some(Cause::ShuttingDown), Some(FallbackOn::Down))
+                (Outcome::Rejected, Some(Cause::ShuttingDown), Some(FallbackOn::Down))
             }
             Failure::Broken => {
                 self.replica.failed(FailureCause::Status5xx, now);
