@@ -263,8 +263,8 @@ fn cross_checks_name_line_key_value_and_remedy() {
             "4: models[0].fallback[0].drop_fields[1] is `model`, without which there is no request; remove it",
         ),
         (
-            model("    fallback: [ { url: http://h, model: x, context: 0, endpoints: [] } ]\n"),
-            "4: models[0].fallback[0].endpoints is empty; write [chat], or remove the fallback",
+            model("    fallback: [ { url: http://h, model: x, context: 0 } ]\n"),
+            "4: models[0].fallback[0].context is 0; write 1 or more, or null for no limit",
         ),
         (
             model("    fallback: [ { url: nope, model: x } ]\n"),
