@@ -151,7 +151,7 @@ async fn an_isolated_group_has_its_own_salt_and_sees_no_cache() {
         let answer = gateway.send(&as_key(key, Request::chat_with("the same prompt", fields))).await;
         assert!(answer.is_good(), "{}", answer.text());
         let post = replicas.iter().find_map(|replica| replica.posts().first().cloned()).unwrap();
-        let body: serde_json::Value = serde_json::from_slice(&post.body()).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(post.body()).unwrap();
         (answer, body["cache_salt"].clone())
     };
 
