@@ -23,6 +23,7 @@ pub mod discovery;
 pub mod engine;
 pub mod error;
 pub mod fleet;
+pub mod loadtest;
 pub mod prompt;
 pub mod proxy;
 pub mod routing;

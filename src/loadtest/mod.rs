@@ -1,0 +1,26 @@
+//! `gateway loadtest`: what a target really does, measured so that it can be trusted.
+//!
+//! The schedule and every prompt are made first ([`arrivals`], [`workload`]), then sent at their times ([`pacer`],
+//! [`runner`], [`client`]); sockets stamp ([`socket`]), records keep ([`record`]), definitions turn stamps into figures
+//! ([`measure`]). What a reader would get wrong: latencies run from the *intended* send time unless their name says
+//! wire. Source: reference/loadtest.md part F.
+
+pub mod arrivals;
+pub mod body;
+pub mod client;
+pub mod clock;
+pub mod host;
+pub mod lengths;
+pub mod live;
+pub mod measure;
+pub mod observe;
+pub mod pacer;
+pub mod prompts;
+pub mod record;
+pub mod runner;
+pub mod stats;
+pub mod summary;
+pub mod verdict;
+pub mod socket;
+pub mod trace;
+pub mod workload;
