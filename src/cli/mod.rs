@@ -3,6 +3,7 @@
 pub mod check;
 pub mod demo;
 pub mod engine;
+pub mod loadtest;
 pub mod serve;
 
 use clap::{Parser, Subcommand};
@@ -27,4 +28,6 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
+    /// Measure what an OpenAI-compatible streaming endpoint really does.
+    Loadtest(Box<loadtest::LoadtestArgs>),
 }

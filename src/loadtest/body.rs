@@ -62,7 +62,9 @@ pub fn body(style: &Style, messages: &[Value], output: usize) -> Bytes {
     body.insert("model".into(), json!(style.model));
     body.insert("stream".into(), json!(true));
     let mut options = json!({ "include_usage": true });
-    if style.per_chunk_usage && let Some(options) = options.as_object_mut() {
+    if style.per_chunk_usage
+        && let Some(options) = options.as_object_mut()
+    {
         options.insert("continuous_usage_stats".into(), json!(true));
     }
     match style.api {
@@ -109,8 +111,7 @@ mod tests {
     use super::*;
 
     fn made(api: Api) -> Value {
-        let style =
-            Style { api, model: "m".into(), ignore_eos: true, per_chunk_usage: false, extra: Map::new() };
+        let style = Style { api, model: "m".into(), ignore_eos: true, per_chunk_usage: false, extra: Map::new() };
         let messages = [json!({"role":"system","content":"s"}), json!({"role":"user","content":"u"})];
         serde_json::from_slice(&body(&style, &messages, 9)).unwrap()
     }

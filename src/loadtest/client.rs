@@ -16,10 +16,7 @@ use hyper::{
     client::conn::http1::{self, SendRequest},
 };
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::connect::HttpConnector,
-    rt::TokioIo,
-};
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt};
@@ -235,8 +232,7 @@ impl Client {
         let mut body = response.into_body();
         let mut scanner = Scanner::new(false);
         let mut passed = Frames::new();
-        let mut observer =
-            Observer { record, now: 0, rules: self.rules, finished: false, failed: false, counted: 0 };
+        let mut observer = Observer { record, now: 0, rules: self.rules, finished: false, failed: false, counted: 0 };
         while let Some(frame) = body.frame().await {
             let (arrived, lag) = stamps.last_read();
             let frame = match frame {
@@ -271,9 +267,8 @@ impl Client {
     /// No connection, or a status that is not 200.
     pub async fn get(&self, path: &str, key: Option<&HeaderValue>) -> anyhow::Result<Bytes> {
         let mut connection = self.connect().await?;
-        let mut request = Request::get(path)
-            .header(header::HOST, self.base.authority.as_str())
-            .body(Full::new(Bytes::new()))?;
+        let mut request =
+            Request::get(path).header(header::HOST, self.base.authority.as_str()).body(Full::new(Bytes::new()))?;
         if let Some(key) = key {
             request.headers_mut().insert(header::AUTHORIZATION, key.clone());
         }
@@ -320,4 +315,3 @@ async fn excerpt(mut body: Incoming) -> String {
 pub fn lag_ms(record: &Record) -> Option<f64> {
     record.read_lag.map(ms)
 }
-

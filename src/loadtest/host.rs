@@ -58,9 +58,9 @@ impl Reading {
     #[must_use]
     pub fn now(clock: Clock) -> Self {
         let threads = std::fs::read_dir("/proc/self/task").ok().map(|all| {
-            let each = all.filter_map(Result::ok).filter_map(|one| {
-                file(one.path().join("schedstat").to_str()?).as_deref().and_then(schedstat)
-            });
+            let each = all
+                .filter_map(Result::ok)
+                .filter_map(|one| file(one.path().join("schedstat").to_str()?).as_deref().and_then(schedstat));
             each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
         });
         let stolen = file("/proc/stat").as_deref().and_then(stolen);

@@ -5,22 +5,33 @@
 //! ([`measure`]). What a reader would get wrong: latencies run from the *intended* send time unless their name says
 //! wire. Source: reference/loadtest.md part F.
 
+pub mod ab;
 pub mod arrivals;
 pub mod body;
+pub mod capacity;
 pub mod client;
 pub mod clock;
+pub mod compare;
+pub mod drive;
 pub mod host;
 pub mod lengths;
+pub mod level;
 pub mod live;
 pub mod measure;
 pub mod observe;
 pub mod pacer;
+pub mod plan;
 pub mod prompts;
 pub mod record;
+pub mod report;
 pub mod runner;
+pub mod scrape;
+pub mod search;
+pub mod socket;
+pub mod stability;
 pub mod stats;
 pub mod summary;
-pub mod verdict;
-pub mod socket;
+pub mod target;
 pub mod trace;
+pub mod verdict;
 pub mod workload;

@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn prompts_messages_and_sharegpt_are_read() {
-        let lines = "{\"prompt\":\"a\",\"output_tokens\":7}\n\n{\"messages\":[{\"role\":\"system\",\"content\":\"s\"}]}\n";
+        let lines =
+            "{\"prompt\":\"a\",\"output_tokens\":7}\n\n{\"messages\":[{\"role\":\"system\",\"content\":\"s\"}]}\n";
         let prompts = read(lines).unwrap();
         assert_eq!(prompts[0], Prompt { messages: user("a"), output: Some(7) });
         assert_eq!(prompts[1].messages[0]["role"], "system");

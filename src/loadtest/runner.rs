@@ -107,9 +107,10 @@ impl Shared {
         let (prompt, answer) = self.live.tokens();
         let (prompt, answer) = (prompt + request.input as u64, answer + request.output as u64);
         let tokens = self.options.max_tokens.is_some_and(|most| prompt + answer > most);
-        let money = self.options.max_usd.is_some_and(|(most, input, output)| {
-            (prompt as f64 * input + answer as f64 * output) / 1e6 > most
-        });
+        let money = self
+            .options
+            .max_usd
+            .is_some_and(|(most, input, output)| (prompt as f64 * input + answer as f64 * output) / 1e6 > most);
         if tokens || money {
             self.over_budget.store(if tokens { 1 } else { 2 }, Ordering::Relaxed);
             self.enough.cancel();
@@ -268,13 +269,8 @@ fn shift(record: &mut Record, origin: Nanos) {
     to(&mut record.intended);
     to(&mut record.started);
     to(&mut record.ended);
-    let stamps = [
-        &mut record.written,
-        &mut record.head,
-        &mut record.first_event,
-        &mut record.first_content,
-        &mut record.finish,
-    ];
+    let stamps =
+        [&mut record.written, &mut record.head, &mut record.first_event, &mut record.first_content, &mut record.finish];
     stamps.into_iter().flatten().for_each(to);
     record.chunks.iter_mut().for_each(|chunk| to(&mut chunk.at));
 }

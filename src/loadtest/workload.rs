@@ -23,8 +23,8 @@ const WORDS: [&str; 64] = [
     "the", "of", "and", "to", "in", "is", "that", "it", "for", "was", "on", "with", "as", "at", "by", "from", "this",
     "have", "or", "one", "had", "not", "but", "what", "all", "were", "when", "we", "there", "can", "an", "your",
     "which", "said", "if", "do", "will", "each", "about", "how", "up", "out", "them", "then", "she", "many", "some",
-    "so", "these", "would", "other", "into", "has", "more", "two", "like", "him", "see", "time", "could", "no",
-    "make", "than", "first",
+    "so", "these", "would", "other", "into", "has", "more", "two", "like", "him", "see", "time", "could", "no", "make",
+    "than", "first",
 ];
 
 /// A share of the traffic with its own name and key.
@@ -349,7 +349,8 @@ mod tests {
 
     #[test]
     fn the_same_seed_makes_the_same_bytes_and_another_seed_others() {
-        let busy = Spec { shape: Shape::Lognormal, shared_prefix: 32, groups: (8, 1.2), turns: 3, nonce: true, ..spec() };
+        let busy =
+            Spec { shape: Shape::Lognormal, shared_prefix: 32, groups: (8, 1.2), turns: 3, nonce: true, ..spec() };
         assert_eq!(busy.sessions(50), busy.sessions(50));
         assert_ne!(busy.sessions(50), Spec { seed: 8, ..busy.clone() }.sessions(50));
     }
