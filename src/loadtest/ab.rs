@@ -13,6 +13,9 @@ use super::{
 /// Margin within which targets count as equal.
 const MARGIN: f64 = 0.05;
 
+/// Reads one figure.
+type Pick = fn(&Figures) -> Option<f64>;
+
 /// The comparison.
 #[derive(Debug)]
 pub struct Compared {
@@ -46,7 +49,7 @@ pub async fn run(a: &Bench, b: &Bench) -> anyhow::Result<Compared> {
     let column = |records: &[Record], pick: fn(&Figures) -> Option<f64>| {
         records.iter().map(|record| pick(&Figures::of(record, rules))).collect::<Vec<_>>()
     };
-    let metrics: [(&'static str, fn(&Figures) -> Option<f64>); 4] = [
+    let metrics: [(&'static str, Pick); 4] = [
         ("TTFT sched", |one| one.ttft_sched),
         ("TTFT wire", |one| one.ttft),
         ("TPOT", |one| one.tpot),

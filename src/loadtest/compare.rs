@@ -4,7 +4,7 @@
 //! paired where both runs had the same schedule, and verdicts are Holm-corrected over the metrics.
 //! Source: reference/loadtest.md F.13; Künsch 1989; Holm 1979.
 
-use std::{fmt::Write as _, io, path::Path};
+use std::{io, path::Path};
 
 use anyhow::Context;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -155,28 +155,20 @@ pub fn report(pairs: &[Pair], margin: f64) -> (String, u8) {
     let mut out = format!("{:<18}{:>10}{:>10}{:>22}  {}\n", "ms", "A", "B", "B - A, 95 % interval", "B is");
     for one in &all {
         let interval = format!("{:+.2} to {:+.2}", one.interval.0, one.interval.1);
-        let _ = writeln!(
-            out,
-            "{:<18}{:>10}{:>10}{interval:>22}  {}",
-            one.name,
-            figure(one.a),
-            figure(one.b),
-            one.change.name()
-        );
+        addln!(out, "{:<18}{:>10}{:>10}{interval:>22}  {}", one.name, figure(one.a), figure(one.b), one.change.name());
     }
     for pair in pairs {
         for (run, values) in [("A", &pair.a), ("B", &pair.b)] {
             let z = trend(values);
             if z.abs() > 3.0 {
                 let way = if z > 0.0 { "rises" } else { "falls" };
-                let _ =
-                    writeln!(out, "warning: {} of {run} {way} during the run (z {z:+.1}): no steady state", pair.name);
+                addln!(out, "warning: {} of {run} {way} during the run (z {z:+.1}): no steady state", pair.name);
             }
         }
     }
     let paired = pairs.iter().all(|pair| pair.a.len() == pair.b.len());
     let how = if paired { "the same requests, paired" } else { "different numbers of requests, unpaired" };
-    let _ = writeln!(out, "{how}; equal means within {:.0} %; intervals hold for all rows together", margin * 100.0);
+    addln!(out, "{how}; equal means within {:.0} %; intervals hold for all rows together", margin * 100.0);
     let any = |change: Change| all.iter().any(|one| one.change == change);
     let code = if any(Change::Worse) {
         1

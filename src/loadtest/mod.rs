@@ -5,6 +5,19 @@
 //! ([`measure`]). What a reader would get wrong: latencies run from the *intended* send time unless their name says
 //! wire. Source: reference/loadtest.md part F.
 
+/// Appends formatted text to a `String`, which cannot fail.
+macro_rules! add {
+    ($out:expr, $($text:tt)*) => { $out.push_str(&format!($($text)*)) };
+}
+
+/// Appends a formatted line to a `String`.
+macro_rules! addln {
+    ($out:expr, $($text:tt)*) => {{
+        $out.push_str(&format!($($text)*));
+        $out.push('\n');
+    }};
+}
+
 pub mod ab;
 pub mod arrivals;
 pub mod body;

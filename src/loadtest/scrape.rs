@@ -3,7 +3,7 @@
 //! Kept are the engines' and the gateway's counters and gauges that a load test moves. What the target has running and
 //! waiting should be what the client has in flight: the difference is network and whatever stands between.
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -191,15 +191,15 @@ impl Seen {
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (name, watched) in &self.pages {
-            let _ = writeln!(out, "\nserver   {}", name.chars().take(70).collect::<String>());
+            addln!(out, "\nserver   {}", name.chars().take(70).collect::<String>());
             for gauge in GAUGES {
                 if let (Some(peak), Some(sum)) = (watched.peaks.get(gauge), watched.sums.get(gauge)) {
                     let mean = sum / watched.reads as f64;
-                    let _ = writeln!(out, "         {gauge:<38} mean {mean:>9.2} peak {peak:>9.2}");
+                    addln!(out, "         {gauge:<38} mean {mean:>9.2} peak {peak:>9.2}");
                 }
             }
             for (counter, grown) in watched.grown().filter(|(_, grown)| *grown > 0.0) {
-                let _ = writeln!(out, "         {counter:<38} +{grown:.3}");
+                addln!(out, "         {counter:<38} +{grown:.3}");
             }
         }
         out

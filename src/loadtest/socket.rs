@@ -228,7 +228,7 @@ impl Receiver {
 
 /// One `recvmsg`: bytes read, and how long they had lain in the socket.
 #[cfg(target_os = "linux")]
-fn receive(stream: &TcpStream, into: &mut [u8], control: &mut Vec<u8>) -> io::Result<(usize, Option<Nanos>)> {
+fn receive(stream: &TcpStream, into: &mut [u8], control: &mut [u8]) -> io::Result<(usize, Option<Nanos>)> {
     use std::os::fd::AsRawFd;
 
     use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -262,6 +262,8 @@ mod tests {
         let (mut server, _) = listener.accept().await.unwrap();
         let clock = Clock::start();
         let (mut stamped, stamps) = Stamped::plain(client, clock);
+        // The kernel begins to stamp a moment after the first socket asked for it.
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let sent = clock.now();
         server.write_all(b"hello").await.unwrap();
         tokio::time::sleep(Duration::from_millis(60)).await;

@@ -13,6 +13,8 @@ use super::clock::whole;
 pub const Z95: f64 = 1.959_964;
 /// Samples beyond a percentile that it takes to be shown in earnest.
 const BEYOND: f64 = 10.0;
+/// Batches of the error of a share.
+const BATCHES: usize = 32;
 
 /// A sample, sorted.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -125,25 +127,18 @@ pub fn wilson(p: f64, n: f64, z: f64) -> (f64, f64) {
     ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
-/// 1 + 2 x the sum of the autocorrelations, up to the first that is lost in noise.
+/// How many requests in a row are worth one: the variance of batch means over what independent requests would give.
 fn inflation(good: &[bool], share: f64) -> f64 {
     let variance = share * (1.0 - share);
-    if variance <= 0.0 {
+    let size = good.len().div_ceil(BATCHES).max(4);
+    let means: Vec<f64> =
+        good.chunks_exact(size).map(|batch| batch.iter().filter(|one| **one).count() as f64 / size as f64).collect();
+    if variance <= 0.0 || means.len() < 4 {
         return 1.0;
     }
-    let centred: Vec<f64> = good.iter().map(|one| f64::from(u8::from(*one)) - share).collect();
-    let n = centred.len();
-    let noise = 2.0 / (n as f64).sqrt();
-    let mut sum = 0.0;
-    for lag in 1..n / 4 {
-        let products = centred.iter().zip(centred.iter().skip(lag)).map(|(a, b)| a * b);
-        let rho = products.sum::<f64>() / n as f64 / variance;
-        if rho < noise {
-            break;
-        }
-        sum += rho;
-    }
-    (1.0 + 2.0 * sum).min(n as f64 / 4.0).max(1.0)
+    let middle = means.iter().sum::<f64>() / means.len() as f64;
+    let spread = means.iter().map(|mean| (mean - middle).powi(2)).sum::<f64>() / (means.len() - 1) as f64;
+    (size as f64 * spread / variance).clamp(1.0, good.len() as f64 / 4.0)
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ mod headers;
 #[cfg(test)]
 mod health;
 #[cfg(test)]
+mod loadtest;
+#[cfg(test)]
 mod request_shape;
 #[cfg(test)]
 mod retries;

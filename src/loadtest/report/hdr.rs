@@ -36,7 +36,10 @@ pub fn write(out: &mut impl Write, records: &[Record], rules: Rules) -> io::Resu
         for (tag, values) in interval(records, second, rules) {
             let Some(tag) = Tag::new(tag) else { continue };
             let Ok(mut histogram) = Histogram::<u64>::new(3) else { continue };
-            values.iter().for_each(|ms| histogram.saturating_record(whole(ms * 1000.0) as u64));
+            for ms in &values {
+                // Grows as needed: 3 digits hold any time.
+                histogram.record(whole(ms * 1000.0) as u64).map_err(io::Error::other)?;
+            }
             let (from, length) = (Duration::from_secs(second as u64), Duration::from_secs(1));
             let written = log.write_histogram(&histogram, from, length, Some(tag));
             written.map_err(|error| io::Error::other(format!("{error:?}")))?;

@@ -1,7 +1,5 @@
 //! The HTML report: one file without scripts or anything fetched, light or dark as the reader's system is.
 
-use std::fmt::Write as _;
-
 use super::{
     ROWS,
     explain::DEFINITIONS,
@@ -37,7 +35,7 @@ pub fn page(results: &Results) -> String {
         include_str!("page.css")
     );
     let label = setup.label.as_ref().map_or_else(String::new, |label| format!(" &middot; {}", escaped(label)));
-    let _ = write!(
+    add!(
         out,
         "<h1>Load test of {}</h1><p class=\"sub\">model {} &middot; {} &middot; seed {} &middot; {} UTC{label}</p>",
         escaped(&setup.target),
@@ -47,7 +45,7 @@ pub fn page(results: &Results) -> String {
         setup.date
     );
     if let Some(found) = &results.found {
-        let _ = write!(out, "<div class=\"box\"><b>{}</b></div>", escaped(&found.text()));
+        add!(out, "<div class=\"box\"><b>{}</b></div>", escaped(&found.text()));
     }
     if results.levels.len() > 1 {
         out.push_str(&curves(results));
@@ -57,7 +55,7 @@ pub fn page(results: &Results) -> String {
         let body = one(level, results);
         if many {
             let open = if at + 1 == results.levels.len() && results.found.is_none() { " open" } else { "" };
-            let _ = write!(out, "<details{open}><summary>{}</summary>{body}</details>", escaped(&level.name));
+            add!(out, "<details{open}><summary>{}</summary>{body}</details>", escaped(&level.name));
         } else {
             out.push_str(&body);
         }
@@ -137,19 +135,14 @@ fn curves(results: &Results) -> String {
         ("Time per output token", second),
         ("Throughput", through),
     ] {
-        let _ = write!(out, "<figure><h3>{title}</h3>{picture}</figure>");
+        add!(out, "<figure><h3>{title}</h3>{picture}</figure>");
     }
     out.push_str("</div><p class=\"sub\">Bars are 95 % intervals; the band is the interval of the capacity.</p>");
     out
 }
 
 fn card(out: &mut String, value: &str, name: &str, class: &str) {
-    let _ = write!(
-        out,
-        "<div class=\"card\"><b class=\"{class}\">{}</b><span>{}</span></div>",
-        escaped(value),
-        escaped(name)
-    );
+    add!(out, "<div class=\"card\"><b class=\"{class}\">{}</b><span>{}</span></div>", escaped(value), escaped(name));
 }
 
 /// One level: verdicts, table, pictures.
@@ -170,7 +163,7 @@ fn one(level: &Level, results: &Results) -> String {
     }
     out.push_str("</div>");
     if !summary.judged.reasons.is_empty() {
-        let _ = write!(out, "<p class=\"sub\">{}</p>", escaped(&summary.judged.reasons.join("; ")));
+        add!(out, "<p class=\"sub\">{}</p>", escaped(&summary.judged.reasons.join("; ")));
     }
     out.push_str(&table(level));
     out.push_str(&failures(level));
@@ -188,16 +181,16 @@ fn table(level: &Level) -> String {
         }
         let mark = if *key == "itl" && level.summary.itl_estimated { " ~" } else { "" };
         let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), figure);
-        let _ = write!(out, "<tr><td>{name}{mark}</td><td>{}</td>", cell(dist.mean()));
+        add!(out, "<tr><td>{name}{mark}</td><td>{}</td>", cell(dist.mean()));
         for p in [0.5, 0.9, 0.95, 0.99] {
             let range = dist
                 .interval(p)
                 .map_or_else(String::new, |(low, high)| format!("<small>{}-{}</small>", figure(low), figure(high)));
             let (class, text) =
                 if dist.carries(p) { ("", cell(dist.at(p))) } else { ("thin", format!("({})", cell(dist.at(p)))) };
-            let _ = write!(out, "<td class=\"{class}\">{text}{range}</td>");
+            add!(out, "<td class=\"{class}\">{text}{range}</td>");
         }
-        let _ = write!(out, "<td>{}</td><td>{}</td></tr>", cell(dist.max()), dist.n());
+        add!(out, "<td>{}</td><td>{}</td></tr>", cell(dist.max()), dist.n());
     }
     out.push_str("</table></div>");
     out
@@ -266,7 +259,7 @@ fn pictures(level: &Level, results: &Results) -> String {
     }
     let mut out = "<div class=\"grid2\" style=\"margin-top:12px\">".to_owned();
     for (title, picture) in all {
-        let _ = write!(out, "<figure><h3>{title}</h3>{picture}</figure>");
+        add!(out, "<figure><h3>{title}</h3>{picture}</figure>");
     }
     out.push_str("</div>");
     out
@@ -315,11 +308,11 @@ fn waterfall(level: &Level) -> String {
             (record.head.unwrap_or(first).min(first), first, 3),
             (first, last, 1),
         ];
-        let _ = write!(out, "<text x=\"0\" y=\"{:.0}\">#{} turn {}</text>", y + 14.0, record.index, record.turn + 1);
+        add!(out, "<text x=\"0\" y=\"{:.0}\">#{} turn {}</text>", y + 14.0, record.index, record.turn + 1);
         for (from, to, colour) in parts {
             let (from, to) = (since(from), since(to));
             if to > from {
-                let _ = write!(
+                add!(
                     out,
                     "<rect class=\"f{colour}\" x=\"{:.1}\" y=\"{:.0}\" width=\"{:.1}\" height=\"13\"/>",
                     left + from,
@@ -329,7 +322,7 @@ fn waterfall(level: &Level) -> String {
             }
         }
         let total = ms(record.ended.saturating_sub(record.intended));
-        let _ = write!(
+        add!(
             out,
             "<text x=\"{:.1}\" y=\"{:.0}\">{} ms</text>",
             left + since(record.ended) + 6.0,
@@ -345,7 +338,7 @@ fn waterfall(level: &Level) -> String {
         (3, "until the first token"),
         (1, "stream"),
     ] {
-        let _ = write!(out, "<span><i class=\"b{colour}\"></i>{name}</span>");
+        add!(out, "<span><i class=\"b{colour}\"></i>{name}</span>");
     }
     out.push_str("</p></figure>");
     out
@@ -355,9 +348,9 @@ fn definitions(results: &Results) -> String {
     let facts = &results.setup.facts;
     let mut out = "<h2>Definitions</h2><div class=\"box\"><dl>".to_owned();
     for (name, meaning) in DEFINITIONS {
-        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(meaning));
+        add!(out, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(meaning));
     }
-    let _ = write!(
+    add!(
         out,
         "</dl></div><h2>The client's machine</h2><div class=\"box\"><dl><dt>CPU</dt><dd>{} x {}</dd><dt>memory</dt><dd>{} GiB</dd><dt>kernel</dt><dd>{}</dd>",
         facts.cpus,
@@ -369,7 +362,7 @@ fn definitions(results: &Results) -> String {
         let host = &level.summary.host;
         let percent =
             |value: Option<f64>| value.map_or_else(|| "unknown".to_owned(), |value| format!("{:.1} %", value * 100.0));
-        let _ = write!(
+        add!(
             out,
             "<dt>CPU used</dt><dd>{}</dd><dt>waited for a CPU</dt><dd>{}</dd><dt>CPU pressure</dt><dd>{}</dd><dt>stolen</dt><dd>{}</dd>",
             percent(host.cpu_used),
@@ -380,7 +373,7 @@ fn definitions(results: &Results) -> String {
     }
     out.push_str("</dl></div>");
     if let Some(server) = &results.server {
-        let _ = write!(
+        add!(
             out,
             "<h2>The server's own figures</h2><div class=\"box wide\"><pre>{}</pre></div>",
             escaped(server.text().trim())

@@ -1,7 +1,5 @@
 //! `JUnit` XML for CI: one case an objective and level, one for the run's validity.
 
-use std::fmt::Write as _;
-
 use super::Setup;
 use crate::loadtest::{level::Level, verdict::Objectives, verdict::Validity};
 
@@ -18,10 +16,7 @@ pub fn xml(levels: &[Level], setup: &Setup) -> String {
         let (name, time) = (escaped(&level.name), summary.duration);
         let mut case = |what: &str, inner: &str| {
             tests += 1;
-            let _ = writeln!(
-                cases,
-                "  <testcase classname=\"{name}\" name=\"{what}\" time=\"{time:.3}\">{inner}</testcase>"
-            );
+            addln!(cases, "  <testcase classname=\"{name}\" name=\"{what}\" time=\"{time:.3}\">{inner}</testcase>");
         };
         let reasons = escaped(&summary.judged.reasons.join("; "));
         match summary.judged.verdict {

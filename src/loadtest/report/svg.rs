@@ -1,7 +1,5 @@
 //! Small charts as inline SVG; colours come from the page's style sheet.
 
-use std::fmt::Write as _;
-
 /// Size of a chart.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 240.0;
@@ -124,10 +122,7 @@ impl Chart {
         if let Some((from, to)) = self.band {
             let (from, to) = (scale.px(from).max(LEFT), scale.px(to).min(WIDTH - RIGHT));
             let (width, height) = ((to - from).max(2.0), HEIGHT - TOP - BOTTOM);
-            let _ = write!(
-                out,
-                "<rect class=\"band\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\"/>"
-            );
+            add!(out, "<rect class=\"band\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\"/>");
         }
         self.axes(&scale, &mut out);
         for series in &self.series {
@@ -135,7 +130,7 @@ impl Chart {
         }
         for (value, name) in self.limits.iter().filter(|limit| limit.0 <= scale.y.1) {
             let (y, x) = (scale.py(*value), WIDTH - RIGHT);
-            let _ = write!(
+            add!(
                 out,
                 "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{x}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"limit\" x=\"{x}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 y - 4.0,
@@ -146,7 +141,7 @@ impl Chart {
         if self.series.len() > 1 {
             out.push_str("<p class=\"legend\">");
             for series in &self.series {
-                let _ = write!(out, "<span><i class=\"b{}\"></i>{}</span>", series.colour, escaped(&series.name));
+                add!(out, "<span><i class=\"b{}\"></i>{}</span>", series.colour, escaped(&series.name));
             }
             out.push_str("</p>");
         }
@@ -157,7 +152,7 @@ impl Chart {
         let bottom = HEIGHT - BOTTOM;
         for tick in ticks(scale.y.0, scale.y.1) {
             let y = scale.py(tick);
-            let _ = write!(
+            add!(
                 out,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 WIDTH - RIGHT,
@@ -176,7 +171,7 @@ impl Chart {
             ticks(scale.x.0, scale.x.1)
         };
         for tick in marks {
-            let _ = write!(
+            add!(
                 out,
                 "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 scale.px(tick),
@@ -185,7 +180,7 @@ impl Chart {
             );
         }
         let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
-        let _ = write!(
+        add!(
             out,
             "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{bottom}\" y2=\"{bottom}\"/><text class=\"name\" x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text><text class=\"name\" transform=\"translate(12 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             WIDTH - RIGHT,
@@ -202,8 +197,7 @@ fn draw(series: &Series, scale: &Scale, out: &mut String) {
     let at: Vec<(f64, f64)> = series.points.iter().map(|(x, y)| (scale.px(*x), scale.py(*y))).collect();
     for ((x, _), (low, high)) in at.iter().zip(&series.bars) {
         let (low, high) = (scale.py(*low), scale.py(*high));
-        let _ =
-            write!(out, "<line class=\"s{colour} bar\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\"/>");
+        add!(out, "<line class=\"s{colour} bar\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\"/>");
     }
     let path = |steps: bool| {
         let mut path = String::new();
@@ -211,13 +205,13 @@ fn draw(series: &Series, scale: &Scale, out: &mut String) {
         for (x, y) in &at {
             match last {
                 None => {
-                    let _ = write!(path, "M{x:.1} {y:.1}");
+                    add!(path, "M{x:.1} {y:.1}");
                 }
                 Some(_) if steps => {
-                    let _ = write!(path, "H{x:.1}V{y:.1}");
+                    add!(path, "H{x:.1}V{y:.1}");
                 }
                 Some(()) => {
-                    let _ = write!(path, "L{x:.1} {y:.1}");
+                    add!(path, "L{x:.1} {y:.1}");
                 }
             }
             last = Some(());
@@ -226,13 +220,13 @@ fn draw(series: &Series, scale: &Scale, out: &mut String) {
     };
     match series.mark {
         Mark::Line | Mark::Steps => {
-            let _ = write!(out, "<path class=\"s{colour} line\" d=\"{}\"/>", path(series.mark == Mark::Steps));
+            add!(out, "<path class=\"s{colour} line\" d=\"{}\"/>", path(series.mark == Mark::Steps));
         }
         Mark::Bars => {
             let width = ((WIDTH - LEFT - RIGHT) / at.len().max(1) as f64 - 1.0).max(1.0);
             for (x, y) in &at {
                 let (left, height) = ((x - width / 2.0).max(LEFT), HEIGHT - BOTTOM - y);
-                let _ = write!(
+                add!(
                     out,
                     "<rect class=\"f{colour}\" x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
                 );
@@ -243,7 +237,7 @@ fn draw(series: &Series, scale: &Scale, out: &mut String) {
     if matches!(series.mark, Mark::Dots | Mark::Line) {
         let radius = if series.mark == Mark::Dots { 1.8 } else { 3.0 };
         for (x, y) in &at {
-            let _ = write!(out, "<circle class=\"f{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
+            add!(out, "<circle class=\"f{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The terminal's report: verdict first, 80 columns.
 
-use std::fmt::Write as _;
-
 use super::{ROWS, Setup, figure};
 use crate::loadtest::{
     level::{Level, short},
@@ -124,7 +122,7 @@ fn verdict(level: &Level, setup: &Setup, ink: Ink) -> String {
     if let (Some(share), Some(objectives)) = (summary.good, summary.objectives) {
         let (low, high) = (share.low * 100.0, share.high * 100.0);
         let words = setup.objectives.join(" ");
-        let _ = write!(
+        add!(
             out,
             "\n{}  {:.1} % within {words}\n         95 % interval {low:.1}-{high:.1} %, goal {} %, goodput {:.2} requests/s",
             ink.objectives(objectives),
@@ -142,12 +140,12 @@ fn row(name: &str, dist: &Dist, ink: Ink) -> String {
     for p in PERCENTILES {
         let text = cell(dist.at(p));
         if dist.carries(p) {
-            let _ = write!(line, "{text:>10}");
+            add!(line, "{text:>10}");
         } else {
             line.push_str(&ink.dim(&format!("{:>10}", format!("({text})"))));
         }
     }
-    let _ = write!(line, "{:>10}", cell(dist.max()));
+    add!(line, "{:>10}", cell(dist.max()));
     line
 }
 
@@ -155,7 +153,7 @@ fn intervals(dist: &Dist) -> String {
     let mut line = format!("{:<29}", "  95 % interval");
     for p in PERCENTILES {
         let text = dist.interval(p).map_or_else(String::new, |(low, high)| format!("{}-{}", brief(low), brief(high)));
-        let _ = write!(line, "{text:>10}");
+        add!(line, "{text:>10}");
     }
     line.trim_end().to_owned()
 }
@@ -169,14 +167,14 @@ fn load(level: &Level) -> String {
     let mut out = String::new();
     if let Some((sent, cv)) = summary.arrivals.1 {
         let planned = summary.arrivals.0.map_or_else(String::new, |rate| format!(" of {rate:.2} planned"));
-        let _ = writeln!(
+        addln!(
             out,
             "load     {sent:.2} sent/s{planned}, gap CV {cv:.2}, at most {} in flight",
             summary.peak_concurrency
         );
     }
     let tokens = summary.input_tokens + summary.output_tokens;
-    let _ = writeln!(
+    addln!(
         out,
         "through  {:.2} requests/s, {:.0} output tok/s, {:.0} tok/s in all, peak {:.0}/s",
         summary.request_throughput(),
@@ -190,17 +188,17 @@ fn load(level: &Level) -> String {
     } else {
         String::new()
     };
-    let _ = writeln!(out, "tokens   {} in{cached}, {} out{missing}", summary.input_tokens, summary.output_tokens);
+    addln!(out, "tokens   {} in{cached}, {} out{missing}", summary.input_tokens, summary.output_tokens);
     let lag = |dist: &Dist| dist.at(0.99).map_or_else(|| "-".to_owned(), figure);
     let (send, read) = (lag(&summary.dists.send_lag), lag(&summary.dists.read_lag));
-    let _ = writeln!(
+    addln!(
         out,
         "client   send lag p99 {send} ms, read lag p99 {read} ms (limit {}), {} stalls",
         figure(summary.judged.lag_limit_ms),
         summary.stalls
     );
     if summary.dists.cap_wait.max().is_some_and(|wait| wait > 1.0) {
-        let _ = writeln!(
+        addln!(
             out,
             "cap      waited p50 {} p99 {} ms",
             lag_at(&summary.dists.cap_wait, 0.5),
@@ -210,7 +208,7 @@ fn load(level: &Level) -> String {
     if summary.probes.n() > 0 {
         let probes = &summary.probes;
         let (p50, p99) = (lag_at(probes, 0.5), lag(probes));
-        let _ = writeln!(out, "canaries {} of one token, TTFT p50 {p50} p99 {p99} ms", probes.n());
+        addln!(out, "canaries {} of one token, TTFT p50 {p50} p99 {p99} ms", probes.n());
     }
     out
 }
@@ -225,7 +223,7 @@ fn errors(level: &Level) -> String {
         let name =
             serde_json::to_value(outcome).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default();
         let example = level.summary.examples.get(outcome).map_or_else(String::new, |text| format!(": {text}"));
-        let _ = writeln!(out, "{}", clip(&format!("{name:<8} {count} requests{example}"), 80));
+        addln!(out, "{}", clip(&format!("{name:<8} {count} requests{example}"), 80));
     }
     out
 }
@@ -245,7 +243,7 @@ pub fn sweep(levels: &[Level], ink: Ink) -> String {
         };
         let good = summary.good.map_or_else(|| "-".to_owned(), |share| format!("{:.1}", share.share * 100.0));
         let sent = summary.arrivals.1.map_or_else(|| "-".to_owned(), |(rate, _)| format!("{rate:.2}"));
-        let _ = writeln!(
+        addln!(
             out,
             "{:<12}{sent:>7}{:>9}{:>9}{:>9}{:>9}{:>9.0}{good:>8}  {}",
             clip(&level.name, 12),

@@ -1,5 +1,6 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
+use super::super::clock::whole;
 use super::*;
 
 const LIMIT: f64 = 0.5;
@@ -30,7 +31,7 @@ fn searched(seed: u64, slow: impl Fn(usize) -> f64) -> Found {
     while let Some(level) = search.next() {
         let slow = slow(search.probes().len());
         // 20 minutes of the queue's time a probe.
-        let good = queue(level, (level * 1200.0) as usize, slow, &mut rng);
+        let good = queue(level, whole(level * 1200.0), slow, &mut rng);
         search.observe(Probe::new(level, &Share::of(&good).unwrap(), false));
     }
     search.found("requests/s", String::new(), None)
