@@ -167,8 +167,8 @@ pub fn report(pairs: &[Pair], margin: f64) -> (String, u8) {
         }
     }
     let paired = pairs.iter().all(|pair| pair.a.len() == pair.b.len());
-    let how = if paired { "the same requests, paired" } else { "different numbers of requests, unpaired" };
-    addln!(out, "{how}; equal means within {:.0} %; intervals hold for all rows together", margin * 100.0);
+    let how = if paired { "the same requests, paired" } else { "unlike runs, unpaired" };
+    addln!(out, "{how}; equal: within {:.0} %; intervals hold for all rows", margin * 100.0);
     let any = |change: Change| all.iter().any(|one| one.change == change);
     let code = if any(Change::Worse) {
         1

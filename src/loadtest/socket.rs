@@ -1,7 +1,8 @@
 //! A connection that knows when its last bytes arrived and when its first byte left.
 //!
 //! Over plain TCP on Linux the time is the kernel's (`SO_TIMESTAMPNS`, read with `recvmsg`): a read that comes late
-//! still tells when the bytes came, and the difference is the client's own lag. Elsewhere the stamp is taken right after
+//! still tells when the bytes came, and the difference is the client's own lag. Segments that one late read takes together
+//! have the time of the last of them. Elsewhere the stamp is taken right after
 //! the read, before any parsing. hyper reads again only once the frame before was taken, so the last stamp belongs to the
 //! frame at hand.
 

@@ -1,5 +1,7 @@
 //! A blocking server that plays a script and notes when.
 
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it has threads of its own, and real time")]
+
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},

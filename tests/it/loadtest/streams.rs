@@ -72,9 +72,9 @@ fn run(server: &Scripted, spec: &Spec, requests: usize, load: Load, options: Opt
     })
 }
 
-fn answer(first: f64, gap: f64, tokens: usize) -> Scripted {
+fn answer(first: f64, gap: f64, tokens: u32) -> Scripted {
     let words: Vec<String> = (0..tokens).map(|at| chat(&format!("w{at}"))).collect();
-    Scripted::start(stream(first, gap, &words, &end(tokens as u32)))
+    Scripted::start(stream(first, gap, &words, &end(tokens)))
 }
 
 fn sched(record: &Record) -> f64 {
