@@ -179,14 +179,14 @@ fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
 /// Prints what comes last, writes the files, and says how it went.
 fn finish(results: &Results, output: &Output) -> anyhow::Result<u8> {
     let ink = Ink { colour: io::stdout().is_terminal() };
+    if let Some(found) = &results.found {
+        say(&format!("\n{}\n", found.text()))?;
+    }
     if results.levels.len() > 1 {
         say(&table::sweep(&results.levels, ink))?;
     }
     if let Some(server) = &results.server {
         say(&server.text())?;
-    }
-    if let Some(found) = &results.found {
-        say(&format!("\n{}\n", found.text()))?;
     }
     write_files(results, output)?;
     let worst = results.levels.iter().map(|level| exit_code(level.summary.judged.verdict, level.summary.objectives));

@@ -103,7 +103,8 @@ mod tests {
         let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let (mut out, mut bits, mut count) = (Vec::new(), 0_u32, 0);
         for letter in text.bytes().filter(|letter| *letter != b'=') {
-            bits = bits << 6 | alphabet.iter().position(|one| *one == letter).unwrap() as u32;
+            bits = bits << 6
+                | alphabet.iter().position(|one| *one == letter).map(|at| u32::try_from(at).unwrap()).unwrap();
             count += 6;
             if count >= 8 {
                 count -= 8;

@@ -232,7 +232,7 @@ fn errors(level: &Level) -> String {
 #[must_use]
 pub fn sweep(levels: &[Level], ink: Ink) -> String {
     let mut out = format!(
-        "\n{:<12}{:>7}{:>9}{:>9}{:>9}{:>9}{:>9}{:>8}  {}\n",
+        "\n{:<11}{:>7}{:>9}{:>9}{:>9}{:>9}{:>9}{:>8}  {}\n",
         "level", "sent/s", "TTFT50", "TTFT99", "TPOT50", "TPOT99", "tok/s", "good %", "run"
     );
     for level in levels {
@@ -245,8 +245,8 @@ pub fn sweep(levels: &[Level], ink: Ink) -> String {
         let sent = summary.arrivals.1.map_or_else(|| "-".to_owned(), |(rate, _)| format!("{rate:.2}"));
         addln!(
             out,
-            "{:<12}{sent:>7}{:>9}{:>9}{:>9}{:>9}{:>9.0}{good:>8}  {}",
-            clip(&level.name, 12),
+            "{:<11}{sent:>7}{:>9}{:>9}{:>9}{:>9}{:>9.0}{good:>8}  {}",
+            clip(&level.name, 11),
             at(&summary.dists.ttft_sched, 0.5),
             at(&summary.dists.ttft_sched, 0.99),
             at(&summary.dists.tpot, 0.5),

@@ -107,6 +107,7 @@ fn an_objective_that_is_missed_exits_with_1_and_a_target_that_is_gone_with_2() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the run is another process")]
 fn an_interrupted_run_reports_what_was_measured() {
     let mut run = gateway();
     run.args("loadtest --mock --rate 10 --duration 60 --output-len 4".split_whitespace());
