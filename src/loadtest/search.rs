@@ -42,6 +42,14 @@ impl Probe {
         let effective = share.effective.max(1.0);
         Self { level, share: if saturated { 0.0 } else { share.share }, effective }
     }
+
+    fn words(&self) -> String {
+        if self.share > 0.0 {
+            format!("gave {:.1} % good", self.share * 100.0)
+        } else {
+            "piled up or gave none".to_owned()
+        }
+    }
 }
 
 /// How a search ended.
@@ -244,12 +252,8 @@ impl Search {
                 let variance = (both * (1.0 - both)).max(0.01) * (1.0 / a.effective + 1.0 / b.effective);
                 let crosses = (a.share >= self.goal) != (b.share >= self.goal);
                 if crosses && (a.share - b.share).abs() > DRIFT * variance.sqrt() {
-                    return Some(format!(
-                        "the target drifts: {} gave {:.1} % good, and later {:.1} %",
-                        short(a.level),
-                        a.share * 100.0,
-                        b.share * 100.0
-                    ));
+                    let (first, second) = (a.words(), b.words());
+                    return Some(format!("the target drifts: {} {first} first and {second} later", short(a.level)));
                 }
             }
         }

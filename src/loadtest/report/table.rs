@@ -152,14 +152,20 @@ fn row(name: &str, dist: &Dist, ink: Ink) -> String {
 fn intervals(dist: &Dist) -> String {
     let mut line = format!("{:<29}", "  95 % interval");
     for p in PERCENTILES {
-        let text = dist.interval(p).map_or_else(String::new, |(low, high)| format!("{}-{}", brief(low), brief(high)));
+        let text = dist.interval(p).map_or_else(String::new, |(low, high)| range(low, high));
         add!(line, "{text:>10}");
     }
     line.trim_end().to_owned()
 }
 
-fn brief(value: f64) -> String {
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+/// An interval of at most nine letters: in seconds where milliseconds would be longer.
+fn range(low: f64, high: f64) -> String {
+    match high {
+        high if high >= 10_000.0 => format!("{:.0}-{:.0}s", low / 1e3, high / 1e3),
+        high if high >= 1000.0 => format!("{:.1}-{:.1}s", low / 1e3, high / 1e3),
+        high if high >= 100.0 => format!("{low:.0}-{high:.0}"),
+        high => format!("{low:.1}-{high:.1}"),
+    }
 }
 
 fn load(level: &Level) -> String {
@@ -256,4 +262,19 @@ pub fn sweep(levels: &[Level], ink: Ink) -> String {
         );
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_fits_its_column_whatever_its_size() {
+        for (low, high) in
+            [(0.1, 0.2), (99.9, 100.1), (34.7, 38.0), (998.0, 1105.0), (9800.0, 9990.0), (20_122.0, 120_210.0)]
+        {
+            let text = range(low, high);
+            assert!(text.chars().count() <= 9, "{text}");
+        }
+    }
 }
