@@ -81,7 +81,7 @@ fn cpu() -> f64 {
     text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-fn main() {
+fn main() -> std::io::Result<()> {
     let style = Style {
         api: Api::Chat,
         model: "m".into(),
@@ -139,5 +139,4 @@ fn main() {
         spent / 1e3 / chunks as f64,
         chunks as f64 / wall
     )
-    .unwrap();
 }
