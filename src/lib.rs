@@ -26,6 +26,7 @@ pub mod engine;
 pub mod error;
 pub mod fleet;
 pub mod limits;
+pub mod loadtest;
 pub mod prompt;
 pub mod proxy;
 pub mod routing;

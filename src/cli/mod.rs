@@ -4,6 +4,7 @@ pub mod check;
 pub mod demo;
 pub mod engine;
 pub mod key;
+pub mod loadtest;
 pub mod serve;
 
 use clap::{Parser, Subcommand};
@@ -30,4 +31,6 @@ pub enum Command {
     Key(key::KeyArgs),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
+    /// Measure what an OpenAI-compatible streaming endpoint really does.
+    Loadtest(Box<loadtest::LoadtestArgs>),
 }

@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("decision", &["prompt", "routing", "fleet", "admission", "simulator"]),
     ("edges", &["engine", "config", "telemetry", "limits", "discovery", "upstream"]),
     ("pipeline", &["proxy"]),
-    ("surface", &["simserver", "server", "demo", "cli"]),
+    ("surface", &["simserver", "server", "demo", "loadtest", "cli"]),
 ];
 
 /// Layers that do no I/O, are not async, do not log and read no clock.

@@ -31,6 +31,8 @@ mod health;
 #[cfg(test)]
 mod keys;
 #[cfg(test)]
+mod loadtest;
+#[cfg(test)]
 mod queue;
 #[cfg(test)]
 mod request_shape;
