@@ -15,6 +15,7 @@
 //! [`simserver`] are replicas without a GPU, [`demo`] shows all of it, [`cli`] has the commands. [`types`] and [`error`]
 //! are the words that all share. `ARCHITECTURE.md` is the map.
 
+pub mod capacity;
 pub mod cli;
 pub mod config;
 pub mod demo;

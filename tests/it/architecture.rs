@@ -13,7 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("base", &["types", "error"]),
     // What clients and engines write, read as bytes. Pure, and below the decision layer: a prompt is read from spans.
     ("language", &["dialect"]),
-    ("decision", &["prompt", "routing", "fleet", "simulator"]),
+    ("decision", &["prompt", "routing", "fleet", "simulator", "capacity"]),
     ("edges", &["engine", "config", "telemetry", "discovery", "upstream"]),
     ("pipeline", &["proxy"]),
     ("surface", &["simserver", "server", "demo", "cli"]),
