@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, check, demo, engine, serve};
+use gateway::cli::{Cli, Command, capacity, check, demo, engine, serve};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -42,6 +42,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
             Command::Serve(args) => serve::run(args).await,
+            Command::Capacity(args) => Ok(capacity::run(&args)),
             Command::Check(args) => Ok(check::run(args)),
             Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),
         }

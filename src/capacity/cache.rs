@@ -90,19 +90,27 @@ fn kind(layer: &Layer, p: &Pool) -> Option<(Need, f64)> {
         Attention::Sliding { kv_heads, head, v_head, window } => {
             Some((Need::Window(window), grouped(kv_heads, head, v_head)))
         }
-        Attention::Chunked { kv_heads, head, v_head, chunk } => Some((Need::Chunk(chunk), grouped(kv_heads, head, v_head))),
+        Attention::Chunked { kv_heads, head, v_head, chunk } => {
+            Some((Need::Chunk(chunk), grouped(kv_heads, head, v_head)))
+        }
         Attention::Mla { lora, rope, indexer: None } => Some((Need::Tokens, (lora + rope) as f64 * p.kv_bytes)),
         Attention::Mla { lora, rope, indexer: Some(indexer) } => {
             // One byte means fp8_ds_mla: fp8 latent, a 4-byte scale for each 128 of it, the rotary part in 16 bits.
-            let latent = if p.kv_bytes <= 1.0 { (lora + lora / 32 + 2 * rope) as f64 } else { (lora + rope) as f64 * p.kv_bytes };
+            let latent = if p.kv_bytes <= 1.0 {
+                (lora + lora / 32 + 2 * rope) as f64
+            } else {
+                (lora + rope) as f64 * p.kv_bytes
+            };
             Some((Need::Tokens, latent + (indexer.dim + 4) as f64))
         }
         Attention::Gdn { k_heads, v_heads, k_dim, v_dim, kernel } => {
-            let conv = (2 * k_heads * k_dim + v_heads * v_dim) as f64 / p.tp as f64 * (kernel - 1 + p.spec) as f64 * 2.0;
+            let conv =
+                (2 * k_heads * k_dim + v_heads * v_dim) as f64 / p.tp as f64 * (kernel - 1 + p.spec) as f64 * 2.0;
             Some((Need::State, conv + v_heads as f64 / p.tp as f64 * (k_dim * v_dim) as f64 * 4.0))
         }
         Attention::Mamba { heads, head, state, groups, kernel } => {
-            let conv = (heads * head + 2 * groups.max(p.tp) * state) as f64 / p.tp as f64 * (kernel - 1 + p.spec) as f64;
+            let conv =
+                (heads * head + 2 * groups.max(p.tp) * state) as f64 / p.tp as f64 * (kernel - 1 + p.spec) as f64;
             Some((Need::State, 2.0 * (conv + (heads * head * state) as f64 / p.tp as f64)))
         }
         Attention::Shared { .. } | Attention::None => None,
@@ -113,11 +121,12 @@ fn kind(layer: &Layer, p: &Pool) -> Option<(Need, f64)> {
 #[must_use]
 pub fn layout(model: &Geometry, stage: (usize, usize), pool: Pool) -> Layout {
     let mut kinds: Vec<Kind> = Vec::new();
-    let mut add = |need: Need, bytes: f64, layers: u64| {
-        match kinds.iter_mut().find(|kind| kind.need == need && kind.bytes.total_cmp(&bytes).is_eq()) {
-            Some(kind) => kind.layers += layers,
-            None => kinds.push(Kind { need, bytes, layers, block: pool.block }),
-        }
+    let mut add = |need: Need, bytes: f64, layers: u64| match kinds
+        .iter_mut()
+        .find(|kind| kind.need == need && kind.bytes.total_cmp(&bytes).is_eq())
+    {
+        Some(kind) => kind.layers += layers,
+        None => kinds.push(Kind { need, bytes, layers, block: pool.block }),
     };
     let here = model.layers.get(stage.0..stage.1).unwrap_or_default();
     for layer in here {

@@ -39,11 +39,8 @@ pub struct Figures {
 fn after(line: &str, mark: &str) -> Option<f64> {
     let lower = line.to_ascii_lowercase();
     let rest = lower.split_once(mark)?.1.trim_start_matches([' ', '=', ':', '~', '\'', '"', '#']);
-    let digits: String = rest
-        .chars()
-        .take_while(|c| c.is_ascii_digit() || matches!(c, '.' | ','))
-        .filter(|c| *c != ',')
-        .collect();
+    let digits: String =
+        rest.chars().take_while(|c| c.is_ascii_digit() || matches!(c, '.' | ',')).filter(|c| *c != ',').collect();
     digits.trim_end_matches('.').parse().ok()
 }
 
@@ -102,7 +99,10 @@ fn vllm_line(f: &mut Figures, line: &str, low: &str) {
     }
     set(&mut f.blocks, after(line, "# gpu blocks").map(super::whole));
     set(&mut f.graphs_gib, after(line, "graph capturing finished in").and_then(|_| after(low, "took")));
-    set(&mut f.needed_gib, low.contains("to serve at least one request").then(|| gib_before(low, "kv cache is needed")).flatten());
+    set(
+        &mut f.needed_gib,
+        low.contains("to serve at least one request").then(|| gib_before(low, "kv cache is needed")).flatten(),
+    );
     set(&mut f.total_gib, after(line, "total_gpu_memory"));
 }
 

@@ -254,7 +254,11 @@ fn check(model: &Geometry, input: &MemoryInput) -> Result<(), Problem> {
     }
     let mla = model.layers.iter().any(|layer| matches!(layer.attention, Attention::Mla { .. }));
     if mla && model.mla.v == 0 && input.weights_gib.is_none() && input.weight_bytes.is_none() {
-        return Err(Problem::new("v_head_dim", "is missing, so the projections can't be counted", "give --weights-gib"));
+        return Err(Problem::new(
+            "v_head_dim",
+            "is missing, so the projections can't be counted",
+            "give --weights-gib",
+        ));
     }
     Ok(())
 }

@@ -122,7 +122,10 @@ pub fn geometry(name: &str, config: &Value) -> Result<Geometry, Problem> {
         heads,
         head,
         vocab: f.needed(&["vocab_size"])?,
-        tied: f.flag("tie_word_embeddings").or_else(|| top.flag("tie_word_embeddings")).unwrap_or(kind.contains("gemma")),
+        tied: f
+            .flag("tie_word_embeddings")
+            .or_else(|| top.flag("tie_word_embeddings"))
+            .unwrap_or(kind.contains("gemma")),
         gated: !ungated(&kind),
         q_gate: kind.starts_with("qwen3_5") || kind.starts_with("qwen3_next"),
         k_eq_v: f.flag("attention_k_eq_v").unwrap_or(false),
@@ -200,7 +203,9 @@ fn experts(f: &Fields<'_>) -> Result<Experts, Problem> {
 
 /// One word for each layer, in order.
 fn words(f: &Fields<'_>, count: u64) -> Result<Option<Vec<String>>, Problem> {
-    if let Some(listed) = ["layer_types", "layers_block_type"].iter().find_map(|n| f.0.get(*n).and_then(Value::as_array)) {
+    if let Some(listed) =
+        ["layer_types", "layers_block_type"].iter().find_map(|n| f.0.get(*n).and_then(Value::as_array))
+    {
         let words: Vec<String> = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         if words.len() as u64 != count {
             let problem = format!("has {} names for {count} layers", words.len());
@@ -225,7 +230,9 @@ fn words(f: &Fields<'_>, count: u64) -> Result<Option<Vec<String>>, Problem> {
     let mut left: Vec<(&String, u64, u64)> = counts.iter().map(|(k, v)| (k, v.as_u64().unwrap_or(0), 0)).collect();
     let mut spread = Vec::new();
     for place in 1..=count {
-        let lag = |(_, all, placed): &(&String, u64, u64)| i128::from(*all) * i128::from(place) - i128::from(*placed) * i128::from(count);
+        let lag = |(_, all, placed): &(&String, u64, u64)| {
+            i128::from(*all) * i128::from(place) - i128::from(*placed) * i128::from(count)
+        };
         if let Some(next) = left.iter_mut().max_by_key(|entry| lag(entry)) {
             next.2 += 1;
             spread.push(next.0.clone());
@@ -248,7 +255,8 @@ fn layers(f: &Fields<'_>, kind: &str, heads: u64, head: u64, experts: u64) -> Re
     }
     let dense = f.first(&["intermediate_size_mlp", "intermediate_size", "ffn_dim"])?;
     let first_dense = f.first(&["first_k_dense_replace", "moe_layer_start_index"])?.unwrap_or(0);
-    let step = f.first(&["interleave_moe_layer_step", "decoder_sparse_step", "expert_layer_period"])?.unwrap_or(1).max(1);
+    let step =
+        f.first(&["interleave_moe_layer_step", "decoder_sparse_step", "expert_layer_period"])?.unwrap_or(1).max(1);
     let step = if kind == "jamba" { 2 } else { step };
     let mut layers = Vec::new();
     for index in 0..count {
@@ -289,7 +297,8 @@ fn attention(
     if index >= count.saturating_sub(shared) {
         return Ok(Attention::Shared { kv_heads, head });
     }
-    let sliding = || Ok::<_, Problem>(Attention::Sliding { kv_heads, head, v_head, window: f.needed(&["sliding_window"])? });
+    let sliding =
+        || Ok::<_, Problem>(Attention::Sliding { kv_heads, head, v_head, window: f.needed(&["sliding_window"])? });
     let interval = f.number("full_attention_interval")?.filter(|n| *n > 0);
     match word {
         Some("full_attention" | "attention" | "*") => {
@@ -314,7 +323,9 @@ fn attention(
             Ok(Attention::Chunked { kv_heads, head, v_head, chunk: f.needed(&["attention_chunk_size"])? })
         }
         None if kind == "gemma2" && index.is_multiple_of(2) => sliding(),
-        None if kind.starts_with("gemma3") && !(index + 1).is_multiple_of(f.number("sliding_window_pattern")?.unwrap_or(6).max(1)) => {
+        None if kind.starts_with("gemma3")
+            && !(index + 1).is_multiple_of(f.number("sliding_window_pattern")?.unwrap_or(6).max(1)) =>
+        {
             sliding()
         }
         // Mistral's first model slides in all layers; Qwen writes a window and switches it off.

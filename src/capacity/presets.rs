@@ -33,10 +33,13 @@ pub fn preset(wanted: &str) -> Result<Geometry, Problem> {
         .into_iter()
         .filter(|known| {
             let known = plain(known);
-            known.contains(&key) || key.contains(&known) || (key.len() >= 4 && known.starts_with(key.get(..4).unwrap_or(&key)))
+            known.contains(&key)
+                || key.contains(&known)
+                || (key.len() >= 4 && known.starts_with(key.get(..4).unwrap_or(&key)))
         })
         .take(6)
         .collect();
-    let remedy = if near.is_empty() { "see --list-presets".to_owned() } else { format!("did you mean {}?", near.join(", ")) };
+    let remedy =
+        if near.is_empty() { "see --list-presets".to_owned() } else { format!("did you mean {}?", near.join(", ")) };
     Err(Problem::new("--preset", format!("{wanted:?} is not known"), remedy))
 }

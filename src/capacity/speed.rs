@@ -130,7 +130,9 @@ impl<'a> Speed<'a> {
         let tokens = batch * (1 + i.spec) as f64;
         let adapters = i.lora.0 * batch.min(i.lora.1 as f64);
         let share = if i.split.dp_attention { 1.0 / i.split.tp as f64 } else { 1.0 };
-        let moved = self.weight_bytes(tokens) + adapters + share * batch * i.layout.read_bytes(context)
+        let moved = self.weight_bytes(tokens)
+            + adapters
+            + share * batch * i.layout.read_bytes(context)
             + i.draft_bytes * i.spec as f64;
         let work = 2.0 * i.weights.params_active as f64 * tokens;
         // Stages of a pipeline run one after the other for one token.
@@ -180,7 +182,10 @@ impl<'a> Speed<'a> {
             Attention::Chunked { head, v_head, chunk, .. } => 2.0 * (head + v_head) as f64 * pairs(chunk as f64),
             Attention::Shared { head, .. } => 4.0 * head as f64 * pairs(f64::INFINITY),
             // The indexer keeps sparse attention below this; without a count of it, nothing is added.
-            Attention::Mla { indexer: Some(_), .. } | Attention::Gdn { .. } | Attention::Mamba { .. } | Attention::None => 0.0,
+            Attention::Mla { indexer: Some(_), .. }
+            | Attention::Gdn { .. }
+            | Attention::Mamba { .. }
+            | Attention::None => 0.0,
             Attention::Mla { rope, .. } => {
                 2.0 * (self.input.model.mla.nope + rope + self.input.model.mla.v) as f64 * pairs(f64::INFINITY)
             }

@@ -30,7 +30,8 @@ pub fn format_of(wanted: Option<&str>, model: &Geometry) -> Result<Format, Probl
     let name = wanted.or(model.quant.as_deref()).unwrap_or("bf16");
     let block = |(rows, columns): (u64, u64)| 4.0 / (rows * columns) as f64;
     let scales = if wanted.is_none() || plain(name) == "fp8block" { model.quant_block.map_or(0.0, block) } else { 0.0 };
-    let format = |name, bytes, math| Format { name, bytes, attention_16: model.attention_16, experts_only: false, math };
+    let format =
+        |name, bytes, math| Format { name, bytes, attention_16: model.attention_16, experts_only: false, math };
     Ok(match plain(name).as_str() {
         "bf16" | "fp16" | "none" | "bfloat16" | "float16" => format("bf16", 2.0, 16),
         "fp32" | "float32" => format("fp32", 4.0, 16),
@@ -44,7 +45,11 @@ pub fn format_of(wanted: Option<&str>, model: &Geometry) -> Result<Format, Probl
         "mxfp4" => Format { experts_only: true, ..format("mxfp4 experts", 0.53125, 4) },
         _ => {
             let problem = format!("{name:?} is not a format whose size is known");
-            return Err(Problem::new("--quant", problem, "give --weights-gib from the engine's log, or --weight-bytes"));
+            return Err(Problem::new(
+                "--quant",
+                problem,
+                "give --weights-gib from the engine's log, or --weight-bytes",
+            ));
         }
     })
 }
@@ -105,8 +110,11 @@ fn attention(model: &Geometry, layer: &Layer) -> (u64, u64, u64, u64) {
         Attention::Mla { lora, rope, indexer } => {
             let widths = model.mla;
             let q_width = heads * (widths.nope + rope);
-            let (q_repl, q) =
-                if widths.q_lora > 0 { (hidden * widths.q_lora + widths.q_lora, widths.q_lora * q_width) } else { (0, hidden * q_width) };
+            let (q_repl, q) = if widths.q_lora > 0 {
+                (hidden * widths.q_lora + widths.q_lora, widths.q_lora * q_width)
+            } else {
+                (0, hidden * q_width)
+            };
             let kv_up = lora * heads * (widths.nope + widths.v);
             let index = indexer.map_or(0, |i| widths.q_lora * i.heads * i.dim + hidden * (i.dim + i.heads) + 2 * i.dim);
             (q + kv_up + heads * widths.v * hidden, q_repl + hidden * (lora + rope) + lora + index, 0, 1)

@@ -1,5 +1,6 @@
 //! Commands: one file each, flags to a typed plan, no logic.
 
+pub mod capacity;
 pub mod check;
 pub mod demo;
 pub mod engine;
@@ -25,6 +26,8 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Validate a configuration file and print the effective configuration, secrets masked.
     Check(check::CheckArgs),
+    /// Size a pool: memory, concurrency, speed bounds, price, replicas.
+    Capacity(Box<capacity::CapacityArgs>),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
 }
