@@ -99,8 +99,10 @@ pub fn geometry(name: &str, config: &Value) -> Result<Geometry, Problem> {
     }
     let hidden = f.needed(&["hidden_size", "n_embd", "d_model"])?;
     let heads = f.needed(&["num_attention_heads", "n_head"])?;
+    let mla = f.number("kv_lora_rank")?.is_some_and(|lora| lora > 0);
     let head = match f.first(&["head_dim", "attention_head_dim"])? {
-        Some(0) | None if hidden.is_multiple_of(heads) => hidden / heads,
+        // MLA has widths of its own; this one is not used.
+        Some(0) | None if mla || hidden.is_multiple_of(heads) => hidden / heads,
         Some(0) | None => {
             let problem = format!("is missing, and hidden_size {hidden} is no multiple of {heads} heads");
             return Err(Problem::new("head_dim", problem, "add head_dim to the configuration file"));
