@@ -107,7 +107,7 @@ fn a_batch_that_does_not_fit_is_refused() {
     assert!(a["warnings"][0].as_str().unwrap().contains("a batch of 128 does not fit"), "{a:#}");
 }
 
-/// Tokens from the pool that a log prints: the pool is rounded to 0.01 GiB, so both ends of that are allowed.
+/// Tokens from the pool that a log prints, within 0.2 %, or within what the log's rounding of the pool to 0.01 GiB allows.
 #[test]
 fn tokens_follow_from_the_pool_of_real_logs() {
     let logs = [
@@ -140,9 +140,12 @@ fn tokens_follow_from_the_pool_of_real_logs() {
         ("--preset glm-5 --engine sglang --tp 4 --kv-bytes 1 --block-size 1 --kv-pool-gib 7.51", 131_072),
     ];
     for (line, told) in logs {
-        let tokens = answer(line)["kv_pool_tokens"].as_f64().unwrap();
-        let share = tokens / f64::from(told) - 1.0;
-        assert!(share.abs() < 0.0024, "{line}: {tokens} and {told}, {:.3} %", share * 100.0);
+        let (start, pool) = line.rsplit_once(' ').unwrap();
+        let tokens = |pool: f64| answer(&format!("{start} {pool}"))["kv_pool_tokens"].as_f64().unwrap();
+        let (pool, told) = (pool.parse::<f64>().unwrap(), f64::from(told));
+        let share = tokens(pool) / told - 1.0;
+        let rounding = tokens(pool - 0.005) <= told && told <= tokens(pool + 0.005);
+        assert!(share.abs() < 0.002 || rounding, "{line}: {} and {told}, {:.3} %", tokens(pool), share * 100.0);
     }
 }
 
@@ -159,7 +162,7 @@ fn weights_are_those_of_real_logs_within_a_percent() {
     ];
     for (line, told) in logs {
         let gib = answer(&format!("{line} --gpu b300 --context 4096"))["weights_gib_per_gpu"].as_f64().unwrap();
-        assert!((gib / told - 1.0).abs() < 0.011, "{line}: {gib} and {told}");
+        assert!((gib / told - 1.0).abs() < 0.01, "{line}: {gib} and {told}");
     }
 }
 

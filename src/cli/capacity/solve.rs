@@ -355,6 +355,10 @@ fn finish(args: &CapacityArgs, a: &mut Answer) -> Result<(), Problem> {
 /// What to change when not one request fits.
 fn advise(a: &mut Answer) {
     let need = a.memory.layout.request_gib(a.input.context);
+    if a.memory.pool.likely < 0.0 {
+        let held = a.memory.weights_gib + a.memory.overhead.likely;
+        a.warnings.push(format!("does not start: weights and overhead need {held:.2} GiB a GPU"));
+    }
     a.warnings.push(format!(
         "does not fit: one request of {} tokens needs {need:.2} GiB, the pool is {:.2} GiB",
         a.input.context, a.memory.pool.likely
