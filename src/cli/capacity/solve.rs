@@ -143,7 +143,7 @@ pub(super) fn solve(args: &CapacityArgs) -> Result<Answer, Problem> {
         Err(error) => return Err(error),
     };
     let input = input(args, engine, &model, device.as_ref(), index_bytes)?;
-    let mut answer = answer(args, input, model, format, device, warnings)?;
+    let mut answer = answer(args, input, (model, format), device, warnings)?;
     if let Some(path) = &args.calibrate {
         calibrate(&mut answer, read_log(&read("--calibrate", path)?))?;
     }
@@ -193,8 +193,7 @@ fn input(
 fn answer(
     args: &CapacityArgs,
     input: MemoryInput,
-    model: Geometry,
-    format: Format,
+    (model, format): (Geometry, Format),
     device: Option<Device>,
     mut warnings: Vec<String>,
 ) -> Result<Answer, Problem> {
