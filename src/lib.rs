@@ -17,6 +17,7 @@
 //! are the words that all share. `ARCHITECTURE.md` is the map.
 
 pub mod admission;
+pub mod capacity;
 pub mod cli;
 pub mod config;
 pub mod demo;

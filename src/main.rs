@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, check, demo, engine, key, loadtest, serve};
+use gateway::cli::{Cli, Command, capacity, check, demo, engine, key, loadtest, serve};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -60,6 +60,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Demo(args) => demo::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Key(args) => key::run(&args),
+            Command::Capacity(args) => Ok(capacity::run(&args)),
             Command::Check(args) => Ok(check::run(args)),
             Command::Loadtest(args) => loadtest::run(*args).await,
             Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),

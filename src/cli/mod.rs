@@ -1,5 +1,6 @@
 //! Commands: one file each, flags to a typed plan, no logic.
 
+pub mod capacity;
 pub mod check;
 pub mod demo;
 pub mod engine;
@@ -29,6 +30,8 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Make client keys.
     Key(key::KeyArgs),
+    /// Size a pool: memory, concurrency, speed bounds, price, replicas.
+    Capacity(Box<capacity::CapacityArgs>),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
     /// Measure what an OpenAI-compatible streaming endpoint really does.

@@ -13,7 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("base", &["types", "error"]),
     // What clients and engines write, read as bytes. Pure, and below the decision layer: a prompt is read from spans.
     ("language", &["dialect"]),
-    ("decision", &["prompt", "routing", "fleet", "admission", "simulator"]),
+    ("decision", &["prompt", "routing", "fleet", "admission", "simulator", "capacity"]),
     ("edges", &["engine", "config", "telemetry", "limits", "discovery", "upstream"]),
     ("pipeline", &["proxy"]),
     ("surface", &["simserver", "server", "demo", "loadtest", "cli"]),

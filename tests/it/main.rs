@@ -13,6 +13,8 @@ mod byte_identity;
 #[cfg(test)]
 mod cancel;
 #[cfg(test)]
+mod capacity;
+#[cfg(test)]
 mod caps;
 #[cfg(test)]
 mod compose;
