@@ -97,6 +97,8 @@ pub enum ErrorKind {
     TooLarge,
     /// Output or prompt over a cap. 400
     OverCap,
+    /// Prompt, or prompt plus output, beyond the model's context. 400
+    OverContext,
     /// The client left while its body was read. 499, never sent
     ClientGone,
     /// Body memory or connection limit reached. 503
@@ -111,6 +113,8 @@ pub enum ErrorKind {
     QueueTimeout,
     /// So is the queue, with this tenant's own requests. 429
     OverShare,
+    /// Above a rate of the key. 429
+    RateLimited,
     /// Connection refused or reset, or closed without an answer. 502
     ReplicaReset,
     /// Broken HTTP from a replica. 502
@@ -136,12 +140,14 @@ impl ErrorKind {
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, INVALID, "body_timeout"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "body_too_large"),
             Self::OverCap => (StatusCode::BAD_REQUEST, INVALID, "token_cap_exceeded"),
+            Self::OverContext => (StatusCode::BAD_REQUEST, INVALID, "context_length_exceeded"),
             Self::ClientGone => (StatusCode::BAD_REQUEST, INVALID, "client_closed_request"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "gateway_overloaded"),
             Self::NoReplica => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "no_replica"),
             Self::Saturated => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "pool_saturated"),
             Self::QueueFull => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "queue_full"),
             Self::QueueTimeout => (StatusCode::SERVICE_UNAVAILABLE, "overloaded_error", "queue_timeout"),
+            Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded"),
             Self::OverShare => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "queue_share_exceeded"),
             Self::ReplicaReset => (StatusCode::BAD_GATEWAY, "upstream_error", "upstream_reset"),
             Self::ReplicaProtocol => (StatusCode::BAD_GATEWAY, "upstream_error", "upstream_protocol_error"),
@@ -163,8 +169,10 @@ impl ErrorKind {
             | Self::BodyTimeout
             | Self::TooLarge
             | Self::OverCap
+            | Self::OverContext
             | Self::ClientGone
-            | Self::OverShare => Fault::Client,
+            | Self::OverShare
+            | Self::RateLimited => Fault::Client,
             Self::Overloaded
             | Self::Internal
             | Self::Saturated
@@ -185,7 +193,8 @@ impl ErrorKind {
             | Self::Saturated
             | Self::QueueFull
             | Self::QueueTimeout
-            | Self::OverShare => Outcome::Rejected,
+            | Self::OverShare
+            | Self::RateLimited => Outcome::Rejected,
             Self::ReplicaReset => Outcome::UpstreamReset,
             Self::ReplicaProtocol => Outcome::UpstreamProtocolError,
             Self::ReplicaTimeout => Outcome::UpstreamTimeout,
@@ -198,7 +207,8 @@ impl ErrorKind {
             | Self::Method
             | Self::BodyTimeout
             | Self::TooLarge
-            | Self::OverCap => Outcome::ClientError,
+            | Self::OverCap
+            | Self::OverContext => Outcome::ClientError,
         }
     }
 }

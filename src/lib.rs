@@ -17,6 +17,7 @@
 //! are the words that all share. `ARCHITECTURE.md` is the map.
 
 pub mod admission;
+pub mod capacity;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -25,6 +26,8 @@ pub mod discovery;
 pub mod engine;
 pub mod error;
 pub mod fleet;
+pub mod limits;
+pub mod loadtest;
 pub mod prompt;
 pub mod proxy;
 pub mod routing;

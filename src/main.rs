@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Parser;
-use gateway::cli::{Cli, Command, check, demo, engine, serve, simulate};
+use gateway::cli::{Cli, Command, capacity, check, demo, engine, key, loadtest, serve, simulate};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -16,8 +16,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let level = if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" };
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let level = if matches!(cli.command, Command::Demo(_) | Command::Loadtest(_)) { "warn" } else { "info" };
     let filter = EnvFilter::try_from_env("GATEWAY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -35,6 +38,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Tells what is wrong with the command line, or the help that was asked for.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Who closed the output wants no help.
+    error.print().unwrap_or_default();
+    let loadtest = std::env::args_os().nth(1).is_some_and(|command| command == "loadtest");
+    match u8::try_from(error.exit_code()) {
+        Ok(0) => ExitCode::SUCCESS,
+        // A load test's 2 says that the run is invalid.
+        Ok(_) if loadtest => ExitCode::from(loadtest::USAGE),
+        Ok(code) => ExitCode::from(code),
+        Err(_) => ExitCode::from(FAILED),
+    }
+}
+
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // Requests run on the workers' own runtimes; this one carries control only.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -42,7 +59,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
             Command::Serve(args) => serve::run(args).await,
+            Command::Key(args) => key::run(&args),
+            Command::Capacity(args) => Ok(capacity::run(&args)),
             Command::Check(args) => Ok(check::run(args)),
+            Command::Loadtest(args) => loadtest::run(*args).await,
             Command::Engine(args) => engine::run(*args).await.map(|()| ExitCode::SUCCESS),
             Command::Simulate(args) => simulate::run(&args),
         }

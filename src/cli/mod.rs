@@ -1,8 +1,11 @@
 //! Commands: one file each, flags to a typed plan, no logic.
 
+pub mod capacity;
 pub mod check;
 pub mod demo;
 pub mod engine;
+pub mod key;
+pub mod loadtest;
 pub mod serve;
 pub mod simulate;
 
@@ -26,8 +29,14 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Validate a configuration file and print the effective configuration, secrets masked.
     Check(check::CheckArgs),
+    /// Make client keys.
+    Key(key::KeyArgs),
+    /// Size a pool: memory, concurrency, speed bounds, price, replicas.
+    Capacity(Box<capacity::CapacityArgs>),
     /// Simulate a vLLM or SGLang replica.
     Engine(Box<engine::EngineArgs>),
+    /// Measure what an OpenAI-compatible streaming endpoint really does.
+    Loadtest(Box<loadtest::LoadtestArgs>),
     /// Replay a trace on simulated replicas, in virtual time, and compare policies.
     Simulate(Box<simulate::SimulateArgs>),
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    config::{self, Overrides, Plan},
+    config::{self, Overrides},
     server,
 };
 
@@ -27,8 +27,8 @@ pub struct ServeArgs {
     /// Address of the admin port [default: 127.0.0.1:9090].
     #[arg(long, value_name = "ADDR")]
     admin_listen: Option<SocketAddr>,
-    /// How a replica is chosen: `prefix` (default), `lmetric`, `least_load`,
-    /// `round_robin` or `random`.
+    /// How a replica is chosen: `prefix` (default), `lmetric`, `learned`,
+    /// `least_load`, `round_robin` or `random`.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Serve on addresses beyond loopback without keys.
@@ -37,16 +37,15 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    fn plan(self) -> Result<Plan, config::ConfigError> {
-        let overrides = Overrides {
+    fn overrides(self) -> Overrides {
+        Overrides {
             config: self.config,
             replicas: self.replicas,
             listen: self.listen,
             admin_listen: self.admin_listen,
             policy: self.policy,
             insecure_no_auth: self.insecure_no_auth,
-        };
-        config::load(&overrides, &config::environment)
+        }
     }
 }
 
@@ -55,14 +54,16 @@ impl ServeArgs {
 /// # Errors
 /// When the configuration is wrong or the gateway cannot start.
 pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let plan = args.plan()?;
+    let overrides = args.overrides();
+    let plan = config::load(&overrides, &config::environment)?;
     for warning in &plan.warnings {
         warn!("{warning}");
     }
     raise_file_limit(plan.server.limits.connections);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let running = server::start(plan).await?;
+    let running = server::start(plan.clone()).await?;
+    running.follow(overrides, &plan);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -3,6 +3,7 @@
 //! Collects every problem before it gives up. Limits that a default would break (a `first_token` below the default
 //! `first_event_hold`) move the default; limits that the file itself contradicts are errors.
 
+mod hosted;
 mod key;
 mod model;
 mod server;
@@ -18,7 +19,6 @@ use super::{
     plan::{OpenPlan, Overrides, Plan, ReplicaPlan},
     read::Source,
     sections::{Caps, Concurrency, RoutingPlan, Slo},
-    unused,
 };
 use crate::{
     fleet::{BaseUrl, BaseUrlError},
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The routing policies that `routing.policy` and `--policy` may name.
-pub const POLICIES: &[&str] = &["prefix", "lmetric", "least_load", "round_robin", "random"];
+pub const POLICIES: &[&str] = &["prefix", "lmetric", "learned", "least_load", "round_robin", "random"];
 
 /// Gathers what is wrong.
 struct Checker<'a> {
@@ -147,7 +147,9 @@ pub(super) fn plan(mut source: Source, overrides: &Overrides) -> Result<Plan, Co
     let has_keys = !config.keys.is_empty();
     let server = server::server(c, config.server, overrides, has_keys);
     let models = model::models(c, config.models, overrides);
-    let keys = key::keys(c, config.keys);
+    hosted::spend(c, &server, &models);
+    key::groups(c, &config.groups, server.isolation_secret.is_some());
+    let keys = key::keys(c, config.keys, &key::Known { models: &models, groups: &config.groups });
     let open = open(c, overrides, !models.is_empty());
     if models.is_empty() && open.is_none() && c.problems.is_empty() {
         let place = if source.name.is_empty() { "configuration" } else { source.name.as_str() };
@@ -165,9 +167,7 @@ pub(super) fn plan(mut source: Source, overrides: &Overrides) -> Result<Plan, Co
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
-    let mut plan = Plan { server, models, open, keys, warnings };
-    unused::warn(&mut plan);
-    Ok(plan)
+    Ok(Plan { server, models, open, keys, groups: config.groups, warnings })
 }
 
 /// Replicas given by flags.

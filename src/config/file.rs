@@ -9,11 +9,13 @@ use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
-    defaults, period,
-    plan::{Budget, FallbackOn, Rate},
+    defaults,
+    hosted::{self, FallbackSection},
+    period,
+    plan::{GroupPlan, Rate},
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
 };
-use crate::types::EngineKind;
+use crate::types::{EngineKind, Priority};
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +27,8 @@ pub(super) struct FileConfig {
     pub models: Vec<ModelSection>,
     /// Who may ask; empty: anybody, on loopback only.
     pub keys: Vec<KeySection>,
+    /// Groups of keys; one that no entry names has no properties.
+    pub groups: Vec<GroupPlan>,
 }
 
 /// `server`
@@ -49,6 +53,10 @@ pub(super) struct ServerSection {
     pub access_log: AccessLog,
     /// Lets a data port beyond loopback do without keys.
     pub insecure_no_auth: bool,
+    /// Secret for the cache salts of isolated groups.
+    pub isolation_secret: Option<SecretString>,
+    /// Where the spend on hosted models is kept over a restart.
+    pub spend_file: Option<PathBuf>,
 }
 
 /// `models[]`
@@ -81,6 +89,9 @@ pub(super) struct ModelSection {
     /// How tokens are counted.
     #[serde(default)]
     pub tokenizer: Option<TokenizerSection>,
+    /// Prompt plus output tokens that the model takes; null is what its replicas say.
+    #[serde(default)]
+    pub context: Option<u64>,
     /// Tokens of one request.
     #[serde(default)]
     pub caps: Caps,
@@ -93,6 +104,12 @@ pub(super) struct ModelSection {
     /// Hosted models, in the order in which they are tried.
     #[serde(default)]
     pub fallback: Vec<FallbackSection>,
+    /// How long a conversation that was sent there for want of room stays there; 0s is not at all.
+    #[serde(default = "hosted::sticky", with = "period")]
+    pub fallback_sticky: Duration,
+    /// What clients read when nobody can answer; null is the error.
+    #[serde(default)]
+    pub degraded_response: Option<String>,
 }
 
 /// `engine`
@@ -248,29 +265,6 @@ impl<'de> de::Visitor<'de> for TokenizerVisitor {
     }
 }
 
-/// `models[].fallback[]`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FallbackSection {
-    /// OpenAI-compatible base URL.
-    pub url: String,
-    /// Name of the model there.
-    pub model: String,
-    /// Its key.
-    #[serde(default)]
-    pub api_key: Option<SecretString>,
-    /// When it is used.
-    #[serde(default = "always")]
-    pub on: Vec<FallbackOn>,
-    /// What it may cost.
-    #[serde(default)]
-    pub budget: Option<Budget>,
-}
-
-fn always() -> Vec<FallbackOn> {
-    vec![FallbackOn::Saturated, FallbackOn::Down]
-}
-
 /// `keys[]`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -291,4 +285,14 @@ pub(super) struct KeySection {
     /// Tenant that it belongs to.
     #[serde(default)]
     pub group: Option<String>,
+    /// Its class in the queue.
+    #[serde(default)]
+    pub priority: Priority,
+    /// Whether its requests may go to a hosted model.
+    #[serde(default = "yes")]
+    pub fallback: bool,
+}
+
+const fn yes() -> bool {
+    true
 }

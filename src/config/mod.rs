@@ -8,6 +8,7 @@ pub mod defaults;
 mod error;
 mod expand;
 mod file;
+mod hosted;
 mod nearest;
 mod outline;
 pub mod period;
@@ -16,15 +17,16 @@ mod read;
 mod sections;
 mod show;
 pub mod size;
-mod unused;
+mod tokenizer;
 
 use std::path::Path;
 
 pub use check::POLICIES;
 pub use error::{ConfigError, Problem};
+pub use hosted::{Budget, Content, FallbackOn, FallbackPlan, HostedEndpoint, Roots, TokenField};
 pub use plan::{
-    Budget, DiscoveryPlan, FallbackOn, FallbackPlan, KeyPlan, ModelPlan, OpenPlan, Overrides, Plan, Rate, ReplicaPlan,
-    ServerPlan, TokenizerPlan,
+    DiscoveryPlan, GroupPlan, KeyPlan, ModelPlan, OpenPlan, Overrides, Plan, Rate, ReplicaPlan, ServerPlan,
+    TokenizerPlan,
 };
 pub use sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, OnExcess, RoutingPlan, Slo, Timeouts};
 pub use show::{MASK, effective_yaml};
@@ -49,7 +51,10 @@ pub fn load(overrides: &Overrides, env: &dyn Fn(&str) -> Option<String>) -> Resu
         None => (String::new(), String::new()),
     };
     let source = read::read(&name, &text, env)?;
-    check::plan(source, overrides)
+    let mut plan = check::plan(source, overrides)?;
+    let near = overrides.config.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+    tokenizer::read_all(&mut plan, &name, near)?;
+    Ok(plan)
 }
 
 fn text_of(path: &Path) -> Result<String, ConfigError> {

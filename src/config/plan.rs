@@ -10,11 +10,16 @@ use secrecy::SecretString;
 use serde::Serialize;
 
 use super::{
+    hosted::FallbackPlan,
     period,
     sections::{AccessLog, Caps, Concurrency, HealthPlan, Limits, RoutingPlan, Slo, Timeouts},
     show,
 };
-use crate::{fleet::BaseUrl, types::EngineKind};
+use crate::{
+    fleet::BaseUrl,
+    prompt::PromptCounter,
+    types::{EngineKind, Priority},
+};
 
 /// The whole configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +33,8 @@ pub struct Plan {
     pub open: Option<OpenPlan>,
     /// Who may ask; empty: anybody.
     pub keys: Vec<KeyPlan>,
+    /// Groups of keys.
+    pub groups: Vec<GroupPlan>,
     /// What is configured and has no effect in this version, and what is risky: one text each, for standard error.
     #[serde(skip)]
     pub warnings: Vec<String>,
@@ -54,6 +61,11 @@ pub struct ServerPlan {
     pub access_log: AccessLog,
     /// Whether a data port that others reach may do without keys.
     pub insecure_no_auth: bool,
+    /// Secret from which the cache salts of isolated groups are made; the same in gateways side by side.
+    #[serde(serialize_with = "show::masked")]
+    pub isolation_secret: Option<SecretString>,
+    /// Where the spend on hosted models is kept over a restart; `None` is nowhere.
+    pub spend_file: Option<PathBuf>,
 }
 
 /// One model.
@@ -79,6 +91,11 @@ pub struct ModelPlan {
     pub routing: RoutingPlan,
     /// How tokens are counted.
     pub tokenizer: Option<TokenizerPlan>,
+    /// The tokenizer that `tokenizer` names, once it is read.
+    #[serde(skip)]
+    pub counter: Option<Arc<PromptCounter>>,
+    /// Prompt plus output tokens that the model takes; `None` is what its replicas say.
+    pub context: Option<u64>,
     /// Tokens of one request.
     pub caps: Caps,
     /// Objectives.
@@ -87,6 +104,11 @@ pub struct ModelPlan {
     pub concurrency: Concurrency,
     /// Where requests go when the pool cannot take them, in this order.
     pub fallback: Vec<FallbackPlan>,
+    /// How long a conversation that was sent there for want of room stays there; zero is not at all.
+    #[serde(with = "period")]
+    pub fallback_sticky: Duration,
+    /// What clients read when nobody can answer, as a complete answer; `None` is the error.
+    pub degraded_response: Option<String>,
 }
 
 /// Replicas without a model section.
@@ -154,47 +176,6 @@ pub enum TokenizerPlan {
     },
 }
 
-/// When a fallback is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FallbackOn {
-    /// Every usable replica is full.
-    Saturated,
-    /// No replica is usable.
-    Down,
-}
-
-/// A hosted model.
-#[derive(Debug, Clone, Serialize)]
-pub struct FallbackPlan {
-    /// OpenAI-compatible base URL.
-    #[serde(serialize_with = "show::text")]
-    pub url: BaseUrl,
-    /// Name of the model there.
-    pub model: String,
-    /// Its key.
-    #[serde(serialize_with = "show::masked")]
-    pub api_key: Option<SecretString>,
-    /// When it is used; never empty.
-    pub on: Vec<FallbackOn>,
-    /// What it may cost.
-    pub budget: Option<Budget>,
-}
-
-/// `fallback[].budget`: spend that ends the fallback, and the prices to count it by.
-#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Budget {
-    /// US dollars per hour; `null` is no limit.
-    pub usd_per_hour: Option<f64>,
-    /// US dollars per day; `null` is no limit.
-    pub usd_per_day: Option<f64>,
-    /// US dollars for a million input tokens.
-    pub input_usd_per_million: f64,
-    /// US dollars for a million output tokens.
-    pub output_usd_per_million: f64,
-}
-
 /// One client key.
 #[derive(Debug, Clone, Serialize)]
 pub struct KeyPlan {
@@ -203,14 +184,49 @@ pub struct KeyPlan {
     /// SHA-256 of the key.
     #[serde(serialize_with = "show::hash")]
     pub sha256: [u8; 32],
-    /// Models it may use; `None` is all. Always `None` in this version: a restriction that nobody enforces is refused.
+    /// Models it may use, by name; `None` is all.
     pub models: Option<Vec<String>>,
     /// Its own token caps.
     pub caps: Option<Caps>,
     /// Its rates.
     pub rate: Option<Rate>,
-    /// Tenant that it belongs to.
+    /// Tenant that it belongs to; keys of one group share their turns in the queue.
     pub group: Option<String>,
+    /// Whether the group's prompts are kept apart from all others in the replicas' caches.
+    pub isolate: bool,
+    /// Its class in the queue.
+    pub priority: Priority,
+    /// Whether its requests may go to a hosted model.
+    pub fallback: bool,
+}
+
+impl KeyPlan {
+    /// A key that may do everything.
+    #[must_use]
+    pub fn new(id: &str, sha256: [u8; 32]) -> Self {
+        Self {
+            id: id.into(),
+            sha256,
+            models: None,
+            caps: None,
+            rate: None,
+            group: None,
+            isolate: false,
+            priority: Priority::default(),
+            fallback: true,
+        }
+    }
+}
+
+/// `groups[]`: what holds for all keys of a group.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupPlan {
+    /// Name that keys refer to.
+    pub name: String,
+    /// Keeps its prompts apart from all others in the replicas' caches, and hides where and how they are cached.
+    #[serde(default)]
+    pub isolate: bool,
 }
 
 /// `keys[].rate`: what one key may use in a minute. `null` is no limit.

@@ -101,7 +101,7 @@ fn a_file_with_conformance_keys_loads() {
     assert_eq!(plan.models[0].caps.max_output_tokens, Some(100));
     assert_eq!(plan.models[0].fallback[0].api_key.as_ref().unwrap().expose_secret(), "sk-from-the-environment");
     assert_eq!(plan.keys[0].sha256[0], 0x9f);
-    assert!(plan.warnings.iter().any(|w| w.starts_with("models[0].fallback is not used")), "{:?}", plan.warnings);
+    assert!(!plan.warnings.iter().any(|w| w.starts_with("models[0].fallback")), "{:?}", plan.warnings);
 }
 
 #[test]
@@ -124,13 +124,29 @@ fn the_seed_scenario_loads_without_warnings() {
     assert_eq!(plan.warnings, Vec::<String>::new());
 }
 
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/tokenizer.json");
+
+#[test]
+fn a_tokenizer_that_cannot_be_read_is_named() {
+    let cases =
+        [("path: no.json", "tokenizer.path is `"), ("path: TOKENIZER, chat_template: no.jinja", "chat_template is `")];
+    for (file, want) in cases {
+        let text = model(&format!("    tokenizer: {{ {file} }}\n")).replace("TOKENIZER", TOKENIZER);
+        let error = with(&text, Overrides::default()).unwrap_err().to_string();
+        assert!(error.contains(want) && error.contains("cannot be read"), "{error}");
+    }
+    let plan = plan(&model(&format!("    tokenizer: {{ path: {TOKENIZER} }}\n")));
+    assert!(plan.models[0].counter.is_some());
+}
+
 #[test]
 fn the_effective_configuration_reads_back_as_itself() {
     let text = model(
         "    engine: sglang\n    tokenizer: estimate\n    slo: { ttft: null }\n    caps: { max_output_tokens: 9 }\n    \
          fallback: [ { url: https://api.example.com/v1, model: x, on: [down], budget: { usd_per_day: 1.5 } } ]\n  - \
-         name: n\n    discovery: { dns: { host: a.b, interval: 3s, path: /x/ } }\n    tokenizer: { path: t.json }\n",
-    );
+         name: n\n    discovery: { dns: { host: a.b, interval: 3s, path: /x/ } }\n    tokenizer: { path: TOKENIZER }\n",
+    )
+    .replace("TOKENIZER", TOKENIZER);
     let shown = effective_yaml(&plan(&text));
 
     assert_eq!(effective_yaml(&plan(&shown)), shown, "{shown}");
@@ -243,6 +259,14 @@ fn cross_checks_name_line_key_value_and_remedy() {
             "4: models[0].discovery.kubernetes is not implemented",
         ),
         (
+            model("    fallback: [ { url: http://h, model: x, drop_fields: [top_k, model] } ]\n"),
+            "4: models[0].fallback[0].drop_fields[1] is `model`, without which there is no request; remove it",
+        ),
+        (
+            model("    fallback: [ { url: http://h, model: x, context: 0 } ]\n"),
+            "4: models[0].fallback[0].context is 0; write 1 or more, or null for no limit",
+        ),
+        (
             model("    fallback: [ { url: nope, model: x } ]\n"),
             "4: models[0].fallback[0].url is `nope`, which has no scheme",
         ),
@@ -287,26 +311,25 @@ fn an_open_data_port_needs_keys_or_the_flag() {
 }
 
 #[test]
-fn a_key_restricted_to_models_is_refused_while_nothing_enforces_it() {
-    let text = model(&format!("keys: [ {{ id: a, sha256: {HASH}, models: [m] }} ]\n"));
+fn the_models_of_a_key_are_held_by_name_and_checked() {
+    let keys = |models: &str| {
+        model(&format!("    aliases: [fast]\nkeys: [ {{ id: a, sha256: {HASH}, models: {models} }} ]\n"))
+    };
 
-    assert!(problems(&text)[0].contains("keys[0].models is not enforced"), "{:?}", problems(&text));
+    assert_eq!(plan(&keys("[fast]")).keys[0].models, Some(vec!["m".to_owned()]), "an alias stands for its model");
+    assert!(problems(&keys("[other]"))[0].contains("keys[0].models[0] is `other`, no model here; write m"));
+    assert!(problems(&keys("[]"))[0].contains("keys[0].models is empty"));
 }
 
 #[test]
-fn what_this_version_does_not_do_is_warned_about() {
-    let text = model(
-        "    tokenizer: engine\n    caps: { max_prompt_tokens: 5 }\nkeys: [ { id: a, sha256: HASH, group: g, rate: { concurrent: 1 } } ]\n",
-    );
+fn a_group_that_isolates_needs_a_secret() {
+    let text =
+        model(&format!("keys: [ {{ id: a, sha256: {HASH}, group: g }} ]\ngroups: [ {{ name: g, isolate: true }} ]\n"));
 
-    let warnings = plan(&text.replace("HASH", HASH)).warnings;
-
-    for key in ["models[0].tokenizer", "models[0].caps.max_prompt_tokens", "keys[0].rate", "keys[0].group"] {
-        assert!(
-            warnings.iter().any(|warning| warning.starts_with(&format!("{key} is not used"))),
-            "{key}: {warnings:?}"
-        );
-    }
+    assert!(problems(&text)[0].contains("groups[0].isolate is true without server.isolation_secret"));
+    let plan = plan(&format!("server: {{ isolation_secret: s }}\n{text}"));
+    assert!(plan.keys[0].isolate);
+    assert!(!effective_yaml(&plan).contains("isolation_secret: s\n"), "a secret is masked");
 }
 
 #[test]
@@ -419,6 +442,7 @@ fn the_full_example_has_every_key_and_no_other() {
         ("keys", "keys: [ { % } ]\n"),
         ("keys.caps", "keys: [ { caps: { % } } ]\n"),
         ("keys.rate", "keys: [ { rate: { % } } ]\n"),
+        ("groups", "groups: [ { % } ]\n"),
     ]
     .into_iter()
     .flat_map(|(section, filled)| known_keys(section, filled))

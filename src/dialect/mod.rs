@@ -6,6 +6,8 @@
 pub mod event;
 pub mod ids;
 pub mod json;
+pub mod restore;
+pub mod rewrite;
 pub mod scan;
 pub mod splice;
 pub mod sse;

@@ -55,6 +55,8 @@ fields! {
     max_completion_tokens = "max_completion_tokens";
     /// `max_output_tokens`
     max_output_tokens = "max_output_tokens";
+    /// `min_tokens`
+    min_tokens = "min_tokens";
     /// `n`
     n = "n";
     /// `best_of`

@@ -25,6 +25,14 @@ pub trait EventSink {
     fn event(&mut self, meaning: &Meaning, payload: &[u8]);
     /// An event too long to be read.
     fn oversize(&mut self) {}
+    /// Whether an event must be whole before any of it is passed on: the next one may be refused.
+    fn holds(&self) -> bool {
+        false
+    }
+    /// Whether the event just read, and all behind it, must not be passed on.
+    fn refuses(&self) -> bool {
+        false
+    }
 }
 
 /// What became of a whole event.
@@ -55,6 +63,8 @@ pub struct Scanner {
     /// Whether the bytes of `after_cr`'s event were dropped, so that its LF is dropped too.
     dropped_last: bool,
     finish_seen: bool,
+    /// The next event must be whole before any of it is passed on.
+    whole: bool,
     scratch: Vec<u8>,
 }
 
@@ -79,6 +89,7 @@ impl Scanner {
             after_cr: false,
             dropped_last: false,
             finish_seen: false,
+            whole: false,
             scratch: Vec::new(),
         }
     }
@@ -138,6 +149,7 @@ impl Scanner {
                 event = at;
             }
         }
+        self.whole = sink.holds();
         self.keep_tail(frame, event, kept, out);
         progress
     }
@@ -158,7 +170,7 @@ impl Scanner {
             read_event(&self.carry, &mut self.scratch, sink)
         };
         self.finish_seen |= meaning.finished;
-        let hidden = self.hide_usage && meaning.usage_only && self.passed == 0;
+        let hidden = self.passed == 0 && (sink.refuses() || (self.hide_usage && meaning.usage_only));
         let held = self.carry.get(self.passed..before).filter(|held| !hidden && !held.is_empty());
         let held = held.map(Bytes::copy_from_slice);
         self.carry.clear();
@@ -183,7 +195,7 @@ impl Scanner {
             return;
         }
         // An event of which the client has a part is passed on to its end.
-        let hold = self.hide_usage && self.finish_seen && self.passed == 0;
+        let hold = ((self.hide_usage && self.finish_seen) || self.whole) && self.passed == 0;
         self.carry.extend_from_slice(tail);
         if hold {
             pass(frame, kept..event, out);
@@ -204,7 +216,7 @@ impl Scanner {
         let mut hidden = false;
         if !carry.is_empty() {
             let meaning = read_event(&carry, &mut self.scratch, sink);
-            hidden = self.hide_usage && meaning.usage_only && untouched;
+            hidden = untouched && (sink.refuses() || (self.hide_usage && meaning.usage_only));
         }
         (!held.is_empty() && !hidden).then_some(held)
     }

@@ -8,7 +8,10 @@
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::chain::{Chain, ChainSeed, Hasher};
+use super::{
+    chain::{Chain, ChainSeed, Hasher},
+    estimate::Weigher,
+};
 use crate::dialect::{
     Fields, Span,
     ids::plain_ids,
@@ -36,28 +39,44 @@ const NEXT_PROMPT: &[u8] = &[0xff; 4];
 #[must_use]
 pub fn chain(body: &[u8], fields: &Fields, endpoint: Endpoint, seed: &ChainSeed<'_>, block_bytes: u32) -> Chain {
     let mut walk = Walk { body, out: Hasher::new(seed, block_bytes, body.len()) };
-    match endpoint {
-        Endpoint::Chat => walk.chat(fields, None, fields.messages),
-        Endpoint::Messages => walk.chat(fields, fields.system, fields.messages),
-        Endpoint::Responses => walk.chat(fields, fields.instructions, fields.input),
-        Endpoint::Completions => walk.plain(&[fields.prompt]),
-        Endpoint::Embeddings | Endpoint::Tokenize => match fields.messages {
-            Some(_) => walk.chat(fields, None, fields.messages),
-            None => walk.plain(&[fields.input, fields.prompt]),
-        },
-        Endpoint::Rerank => walk.plain(&[fields.query, fields.documents]),
-        Endpoint::Score => walk.plain(&[fields.text_1, fields.text_2]),
-        Endpoint::Detokenize => walk.plain(&[fields.tokens]),
-    }
+    walk.request(fields, endpoint);
     walk.out.finish()
+}
+
+/// The weight of a request's prompt.
+#[must_use]
+pub(super) fn weigh(body: &[u8], fields: &Fields, endpoint: Endpoint) -> Weigher {
+    let mut walk = Walk { body, out: Weigher::default() };
+    walk.request(fields, endpoint);
+    walk.out
 }
 
 /// Where canonical bytes go: into the chain, or into the digest of a part.
 trait Sink {
     fn put(&mut self, piece: &[u8]);
+
+    /// Tools and system prompt end here.
+    fn end_of_head(&mut self) {}
+
+    /// A message of a user ends here.
+    fn end_of_user(&mut self) {}
 }
 
 impl Sink for Hasher {
+    fn put(&mut self, piece: &[u8]) {
+        Self::put(self, piece);
+    }
+
+    fn end_of_head(&mut self) {
+        Self::end_of_head(self);
+    }
+
+    fn end_of_user(&mut self) {
+        Self::end_of_user(self);
+    }
+}
+
+impl Sink for Weigher {
     fn put(&mut self, piece: &[u8]) {
         Self::put(self, piece);
     }
@@ -82,12 +101,28 @@ struct Message {
     other: u64,
 }
 
-struct Walk<'a> {
+struct Walk<'a, S> {
     body: &'a [u8],
-    out: Hasher,
+    out: S,
 }
 
-impl<'a> Walk<'a> {
+impl<'a, S: Sink> Walk<'a, S> {
+    fn request(&mut self, fields: &Fields, endpoint: Endpoint) {
+        match endpoint {
+            Endpoint::Chat => self.chat(fields, None, fields.messages),
+            Endpoint::Messages => self.chat(fields, fields.system, fields.messages),
+            Endpoint::Responses => self.chat(fields, fields.instructions, fields.input),
+            Endpoint::Completions => self.plain(&[fields.prompt]),
+            Endpoint::Embeddings | Endpoint::Tokenize => match fields.messages {
+                Some(_) => self.chat(fields, None, fields.messages),
+                None => self.plain(&[fields.input, fields.prompt]),
+            },
+            Endpoint::Rerank => self.plain(&[fields.query, fields.documents]),
+            Endpoint::Score => self.plain(&[fields.text_1, fields.text_2]),
+            Endpoint::Detokenize => self.plain(&[fields.tokens]),
+        }
+    }
+
     fn chat(&mut self, fields: &Fields, system: Option<Span>, messages: Option<Span>) {
         if let Some(tools) = fields.tools {
             self.out.put(TOOLS);
@@ -291,7 +326,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Puts token ids as four bytes each, up to the end of the array or something that is no plain id. True if more follows.
-fn ids<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, out: &mut Hasher) -> Result<bool, ScanError> {
+fn ids<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, out: &mut impl Sink) -> Result<bool, ScanError> {
     let at = plain_ids(body, cursor.offset(), |piece| out.put(piece));
     cursor.skip(at - cursor.offset());
     cursor.space();

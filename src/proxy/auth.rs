@@ -8,8 +8,9 @@ use std::{collections::HashMap, sync::Arc};
 use http::{HeaderMap, HeaderName, header};
 
 use crate::{
-    config::KeyPlan,
+    config::{KeyPlan, Rate},
     error::{ErrorKind, GatewayError, Stage},
+    limits::KeyLimits,
 };
 
 /// Whoever a key stands for, with all that the configuration says of it.
@@ -17,6 +18,8 @@ use crate::{
 pub struct Tenant {
     /// The key's section.
     pub plan: KeyPlan,
+    /// Its rates, if it has any.
+    pub limits: Option<Arc<KeyLimits>>,
 }
 
 impl Tenant {
@@ -24,6 +27,18 @@ impl Tenant {
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
         &self.plan.id
+    }
+
+    /// Whether it may use the model of this name.
+    #[must_use]
+    pub fn may_use(&self, model: &str) -> bool {
+        self.plan.models.as_ref().is_none_or(|models| models.iter().any(|allowed| allowed == model))
+    }
+
+    /// Its group, if that is kept apart from all others.
+    #[must_use]
+    pub fn isolated_group(&self) -> Option<&str> {
+        self.plan.group.as_deref().filter(|_| self.plan.isolate)
     }
 }
 
@@ -34,10 +49,18 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A table of the configured keys.
+    /// A table of the configured keys. A key whose rate is what it was `before` keeps what it has used.
     #[must_use]
-    pub fn new(keys: &[KeyPlan]) -> Self {
-        Self { by_digest: keys.iter().map(|key| (key.sha256, Arc::new(Tenant { plan: key.clone() }))).collect() }
+    pub fn new(keys: &[KeyPlan], before: &Self) -> Self {
+        let used = |key: &KeyPlan, rate: &Rate| {
+            let known = before.by_digest.values().find(|tenant| tenant.plan.id == key.id)?;
+            known.limits.clone().filter(|limits| limits.rate() == rate)
+        };
+        let tenant = |key: &KeyPlan| {
+            let limits = |rate| used(key, rate).unwrap_or_else(|| Arc::new(KeyLimits::new(rate)));
+            Arc::new(Tenant { plan: key.clone(), limits: key.rate.as_ref().map(limits) })
+        };
+        Self { by_digest: keys.iter().map(|key| (key.sha256, tenant(key))).collect() }
     }
 
     /// Whether anybody may ask.
@@ -81,7 +104,7 @@ mod tests {
     fn keys() -> Keys {
         let digest = ring::digest::digest(&ring::digest::SHA256, b"sk-right");
         let sha256 = digest.as_ref().try_into().unwrap();
-        Keys::new(&[KeyPlan { id: "team-a".into(), sha256, models: None, caps: None, rate: None, group: None }])
+        Keys::new(&[KeyPlan::new("team-a", sha256)], &Keys::default())
     }
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -113,5 +136,24 @@ mod tests {
             assert!(!error.message.contains("sk-"), "no error repeats a key");
         }
         assert!(Keys::default().check(&HeaderMap::new()).unwrap().is_none(), "no keys: open");
+    }
+
+    #[test]
+    fn a_reload_keeps_what_a_key_has_used_unless_its_rate_changed() {
+        let key = |rate: u64| KeyPlan {
+            rate: Some(Rate { requests_per_minute: Some(rate), ..Rate::default() }),
+            ..KeyPlan::new("a", [0; 32])
+        };
+        let left = |keys: &Keys| {
+            let limits = keys.by_digest.values().next().unwrap().limits.clone().unwrap();
+            limits.standing().requests.unwrap().remaining
+        };
+        let before = Keys::new(&[key(2)], &Keys::default());
+        let limits = before.by_digest.values().next().unwrap().limits.clone().unwrap();
+        let _one = limits.charge(crate::types::Asked::default()).unwrap();
+
+        assert_eq!(left(&Keys::new(&[key(2)], &before)), 1);
+        assert_eq!(left(&Keys::new(&[key(5)], &before)), 5);
+        assert_eq!(left(&Keys::new(&[KeyPlan { sha256: [1; 32], ..key(2) }], &before)), 1, "a rotated key is the same");
     }
 }

@@ -68,15 +68,17 @@ impl Directory {
         }
     }
 
-    /// The body of `GET /v1/models`: the union of what the replicas serve, under the names that clients may send.
+    /// The body of `GET /v1/models`: the union of what the replicas serve, under the names that clients may send, of
+    /// the models that this client may use.
     ///
     /// # Errors
     /// `NoReplica` while nothing is known.
-    pub fn models(&self) -> Result<Value, GatewayError> {
+    pub fn models(&self, may_use: &dyn Fn(&str) -> bool) -> Result<Value, GatewayError> {
         if self.pools.is_empty() {
             return Err(super::forward::no_replica());
         }
-        let mut names: Vec<(&Arc<str>, &Arc<Pool>)> = self.by_name.iter().collect();
+        let mut names: Vec<(&Arc<str>, &Arc<Pool>)> =
+            self.by_name.iter().filter(|(_, pool)| may_use(pool.name())).collect();
         names.sort_by(|a, b| a.0.cmp(b.0));
         let data: Vec<Value> = names.into_iter().map(|(name, pool)| entry(name, pool)).collect();
         Ok(json!({ "object": "list", "data": data }))

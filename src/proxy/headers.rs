@@ -95,12 +95,16 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Affinity hint of the client.
 pub const SESSION: HeaderName = HeaderName::from_static("x-gateway-session");
+/// `never` forbids a hosted model.
+pub const FALLBACK: HeaderName = HeaderName::from_static("x-gateway-fallback");
 /// Which replica answered; sent when `server.expose_routing` is on.
 pub const REPLICA: HeaderName = HeaderName::from_static("x-gateway-replica");
-/// `replica` or `fallback`.
+/// `replica`, `fallback`, or `degraded`.
 pub const ROUTE: HeaderName = HeaderName::from_static("x-gateway-route");
 /// Predicted cached prompt tokens.
 pub const CACHED: HeaderName = HeaderName::from_static("x-gateway-cached-tokens");
+/// Out: output tokens of each choice, where a cap or the model's context allows fewer than the request asked for.
+pub const MAX_TOKENS: HeaderName = HeaderName::from_static("x-gateway-max-tokens");
 
 /// Longest request id that is taken over from a client.
 const LONGEST_ID: usize = 128;

@@ -10,15 +10,15 @@ use crate::{
     types::Endpoint,
 };
 
-/// The chain of a request's prompt under a pool's block size.
+/// The chain of a request's prompt under a pool's block size; that of an isolated group is nobody else's.
 #[must_use]
-pub fn chain(body: &[u8], fields: &Fields, endpoint: Endpoint, pool: &Pool) -> Chain {
+pub fn chain(body: &[u8], fields: &Fields, endpoint: Endpoint, pool: &Pool, group: Option<&str>) -> Chain {
     let raw = |span: Option<scan::Span>| span.map(|span| span.of(body)).filter(|text| *text != b"null");
     let seed = ChainSeed {
         model: pool.name(),
         lora: raw(fields.lora),
         cache_salt: raw(fields.cache_salt),
-        group: None,
+        group,
         chat_template_kwargs: raw(fields.chat_template_kwargs),
     };
     prompt::chain(body, fields, endpoint, &seed, pool.block_bytes())

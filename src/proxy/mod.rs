@@ -4,13 +4,22 @@
 //! made on arrival ends the request exactly once, and the charge on a replica lives inside the response body.
 
 pub mod admit;
+mod attempt;
 pub mod auth;
+pub mod count;
+pub mod cut;
 pub mod directory;
+pub mod fallback;
 pub mod forward;
 pub mod headers;
+mod hold;
+pub mod isolate;
+mod judge;
 pub mod key;
 pub mod line;
+pub mod poison;
 pub mod pool;
+pub mod rates;
 pub mod read;
 pub mod report;
 pub mod tap;
@@ -21,17 +30,24 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, header};
 use tokio::time::Instant;
 
 use crate::{
-    config::{ServerPlan, Timeouts},
+    config::{FallbackOn, ServerPlan, Timeouts},
     dialect::splice::Splices,
     error::GatewayError,
+    prompt::Counted,
     proxy::{
+        admit::caps::{Limits, Output},
         auth::{Keys, Tenant},
+        count::Prompt,
+        cut::Cut,
         directory::Directory,
-        forward::{Forward, ForwardLimits, Outgoing},
+        fallback::{Fallback, Fallbacks, Hosted, HostedClients, Wish},
+        forward::{Failed, Forward, ForwardLimits, Outgoing},
+        isolate::Salts,
+        poison::Suspects,
         pool::Pool,
         read::{BodyBudget, BodyLease, ReadLimits},
         report::Report,
@@ -47,14 +63,20 @@ use crate::{
 pub struct Shared {
     /// Models and their replicas, as of now.
     pub directory: ArcSwap<Directory>,
-    /// Who may ask.
-    pub keys: Keys,
+    /// Who may ask; replaced as a whole when the configuration is read again.
+    pub keys: ArcSwap<Keys>,
+    /// Salts of isolated groups; `None` where none is.
+    pub salts: Option<Salts>,
     /// Limits, timeouts, what answers show.
     pub server: ServerPlan,
     /// Metrics and the access log.
     pub telemetry: Arc<Telemetry>,
     /// Memory of all request bodies.
     pub bodies: Arc<BodyBudget>,
+    /// Hosted models.
+    pub fallbacks: Fallbacks,
+    /// Requests that break replicas.
+    pub suspects: Suspects,
 }
 
 /// The request path of one worker.
@@ -62,6 +84,7 @@ pub struct Shared {
 pub struct Proxy {
     shared: Arc<Shared>,
     client: UpstreamClient,
+    hosted: HostedClients,
 }
 
 /// A request as the steps after reading see it.
@@ -78,13 +101,15 @@ struct Admitted {
     pool: Arc<Pool>,
     out: Outgoing,
     affinity: Option<u64>,
+    /// Output tokens of each choice, where the request asked for more.
+    lowered: Option<u64>,
 }
 
 impl Proxy {
     /// A request path with its own connection pool.
     #[must_use]
-    pub fn new(shared: Arc<Shared>, client: UpstreamClient) -> Self {
-        Self { shared, client }
+    pub fn new(shared: Arc<Shared>, client: UpstreamClient, hosted: HostedClients) -> Self {
+        Self { shared, client, hosted }
     }
 
     /// What every request shares.
@@ -97,7 +122,8 @@ impl Proxy {
     pub async fn serve(&self, endpoint: Endpoint, mut request: Request<Body>) -> Response<Body> {
         let id = headers::request_id(request.headers_mut());
         let report = Report::new(self.shared.telemetry.clone(), endpoint, id.clone(), Instant::now());
-        let mut response = match self.steps(endpoint, request, report).await {
+        let mut tenant = None;
+        let mut response = match self.steps(endpoint, request, &mut tenant, report).await {
             Ok(response) => response,
             Err((error, mut report)) => {
                 report.fail(&error);
@@ -105,6 +131,9 @@ impl Proxy {
             }
         };
         response.headers_mut().insert(headers::REQUEST_ID, id);
+        if let Some(tenant) = tenant {
+            rates::tell(&tenant, response.headers_mut());
+        }
         response
     }
 
@@ -113,6 +142,7 @@ impl Proxy {
         &self,
         endpoint: Endpoint,
         request: Request<Body>,
+        tenant: &mut Option<Arc<Tenant>>,
         mut report: Report,
     ) -> Result<Response<Body>, (GatewayError, Report)> {
         let arrived = match self.arrive(endpoint, request, &mut report).await {
@@ -121,16 +151,83 @@ impl Proxy {
         };
         // Holds the body's memory until no attempt needs it any more.
         let (arrived, _lease) = arrived;
-        let Admitted { pool, out, affinity } = match self.admit(arrived, &mut report) {
+        tenant.clone_from(&arrived.tenant);
+        let Admitted { pool, out, affinity, lowered } = match self.admit(arrived, &mut report).await {
             Ok(admitted) => admitted,
             Err(error) => return Err((error, report)),
         };
-        let ready = match wait::place(&pool, &out, affinity).await {
+        if let Err(error) = rates::charge(tenant.as_ref(), out.asked, &mut report) {
+            return Err((error, report));
+        }
+        if let Err(error) = self.shared.suspects.check(endpoint, &out) {
+            return Err((error, report));
+        }
+        // The fallback's futures are large and rare: kept off the way of all others.
+        if let Some(hosted) = self.stays(&pool, &out) {
+            match Box::pin(hosted.run(FallbackOn::Saturated, &out, report)).await {
+                Ok(answer) => return Ok(answer),
+                Err(missed) => report = missed.report,
+            }
+        }
+        match self.replicas(&pool, &out, affinity, report).await {
+            Ok(mut answer) => {
+                if let Some(lowered) = lowered {
+                    answer.headers_mut().insert(headers::MAX_TOKENS, lowered.into());
+                }
+                Ok(answer)
+            }
+            Err((failed, report)) => Box::pin(self.fall_back(&pool, &out, failed, report)).await,
+        }
+    }
+
+    /// Steps 6 and 7: place, forward.
+    async fn replicas(
+        &self,
+        pool: &Arc<Pool>,
+        out: &Outgoing,
+        affinity: Option<u64>,
+        report: Report,
+    ) -> Result<Response<Body>, (Failed, Report)> {
+        let ready = match wait::place(pool, out, affinity).await {
             Ok(ready) => ready,
-            Err(refused) => return Err((refused.error, report)),
+            Err(refused) => return Err((Failed::new(Some(refused.why), refused.error), report)),
         };
-        let forward = Forward { pool: &pool, client: &self.client, limits: limits(&self.shared.server.timeouts) };
+        let limits = limits(&self.shared.server.timeouts);
+        let forward = Forward { pool, client: &self.client, suspects: &self.shared.suspects, limits };
         forward.run(out, ready, report).await
+    }
+
+    /// The hosted models, for a conversation that spilled lately and goes on where it is.
+    fn stays<'a>(&'a self, pool: &'a Arc<Pool>, out: &Outgoing) -> Option<Hosted<'a>> {
+        let fallback = self.shared.fallbacks.of(pool).filter(|fallback| fallback.stays(&out.wish, Instant::now()))?;
+        Some(self.hosted(fallback, pool, true))
+    }
+
+    /// Step 7b: no replica answered, and no byte went to the client. A hosted model, else the configured words, else
+    /// the failure.
+    async fn fall_back(
+        &self,
+        pool: &Arc<Pool>,
+        out: &Outgoing,
+        failed: Failed,
+        report: Report,
+    ) -> Result<Response<Body>, (GatewayError, Report)> {
+        let (Some(why), Some(fallback)) = (failed.why, self.shared.fallbacks.of(pool)) else {
+            return failed.answer.give(report).map_err(|failed| *failed);
+        };
+        let missed = match self.hosted(fallback, pool, false).run(why, out, report).await {
+            Ok(answer) => return Ok(answer),
+            Err(missed) => missed,
+        };
+        match fallback.degraded(out, missed.report) {
+            Ok(answer) => Ok(answer),
+            Err(report) => failed.passed_over(why, missed.skip).answer.give(*report).map_err(|failed| *failed),
+        }
+    }
+
+    fn hosted<'a>(&'a self, fallback: &'a Fallback, pool: &'a Arc<Pool>, stays: bool) -> Hosted<'a> {
+        let limits = limits(&self.shared.server.timeouts);
+        Hosted { fallback, pool, clients: &self.hosted, limits, stays }
     }
 
     /// Steps 1 and 2: auth, read.
@@ -142,7 +239,7 @@ impl Proxy {
     ) -> Result<(Arrived, BodyLease), GatewayError> {
         let (head, body) = request.into_parts();
         report.traced(head.headers.get(headers::TRACEPARENT).cloned());
-        let tenant = self.shared.keys.check(&head.headers)?;
+        let tenant = self.shared.keys.load().check(&head.headers)?;
         if let Some(tenant) = &tenant {
             report.authenticated(tenant.id().clone());
         }
@@ -154,27 +251,81 @@ impl Proxy {
     }
 
     /// Steps 3 to 5: scan, admit, key.
-    fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
+    async fn admit(&self, arrived: Arrived, report: &mut Report) -> Result<Admitted, GatewayError> {
         let Arrived { endpoint, tenant, mut headers, query, body } = arrived;
         let fields = admit::fields(&body)?;
         let model = admit::model(&body, &fields)?;
         let pool = self.shared.directory.load().find(model.as_deref())?.clone();
         let stream = endpoint.generates() && admit::wants_stream(&body, &fields);
         report.resolved(pool.clone(), stream);
+        admit::allowed(tenant.as_deref(), &pool)?;
+        let group = tenant.as_deref().and_then(Tenant::isolated_group);
+        let chain = key::chain(&body, &fields, endpoint, &pool, group);
+        let key = tenant.as_ref().and_then(|tenant| tenant.plan.caps.as_ref());
+        let limits = Limits::new(pool.caps(), key);
+        let mut output = Output::judge(&body, &fields, endpoint, limits)?;
+        let prompt = Prompt { body: &body, fields: &fields, endpoint, bytes: chain.bytes() };
+        let counted = self.hold(&pool, prompt, &mut output, &limits).await?;
+        let asked = Asked {
+            prompt: counted.tokens,
+            output: output.limit().map_or(0, |each| each.saturating_mul(output.choices())),
+        };
+        if limits.bounds_output() && asked.output > 0 {
+            let limit = asked.output.saturating_add(admit::echoes(&body, &fields, &output));
+            report.capped(Cut::new(endpoint, limit, output.choices()));
+        }
+        report.prompt(chain.bytes());
+        report.estimated(counted.weight);
         let mut splices = Splices::new();
         admit::drop_duplicates(&mut splices, &body, &fields);
         admit::rename(&mut splices, &body, &fields, pool.upstream_model());
-        let output = admit::cap_output(&mut splices, &body, &fields, endpoint, pool.caps())?;
+        output.splice(&mut splices);
+        let lowered = output.limit().filter(|_| output.lowered());
         let hide_usage = stream && endpoint.has_stream_options() && admit::ask_for_usage(&mut splices, &body, &fields);
-        let chain = key::chain(&body, &fields, endpoint, &pool);
-        report.prompt(chain.bytes());
-        let asked = Asked { prompt: pool.prompt_tokens(chain.bytes()), output };
+        if let Some(isolated) = self.shared.salts.as_ref().zip(group) {
+            isolate::isolate(&mut splices, &body, &fields, endpoint, isolated)?;
+        }
         let affinity = key::affinity(&headers, &body, &fields);
+        let wish = match self.shared.fallbacks.of(&pool) {
+            Some(_) => Wish::new(&headers, tenant.as_deref(), model.as_deref().unwrap_or(pool.name())).in_talk(
+                &body,
+                &fields,
+                tenant.as_deref(),
+            ),
+            None => Wish::default(),
+        };
         headers::to_replica(&mut headers);
+        if group.is_some() {
+            // What is compressed cannot be masked.
+            headers.remove(header::ACCEPT_ENCODING);
+        }
         let body = splices.apply(&body);
-        let expose = self.shared.server.expose_routing;
-        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked };
-        Ok(Admitted { pool, out, affinity })
+        let expose = self.shared.server.expose_routing && group.is_none();
+        let mask = group.is_some();
+        let out = Outgoing { tenant, headers, query, body, stream, hide_usage, expose, chain, asked, mask, wish };
+        Ok(Admitted { pool, out, affinity, lowered })
+    }
+
+    /// Holds a prompt to its cap, and prompt and output to the model's context.
+    async fn hold(
+        &self,
+        pool: &Pool,
+        prompt: Prompt<'_>,
+        output: &mut Output<'_>,
+        limits: &Limits,
+    ) -> Result<Counted, GatewayError> {
+        let context = if prompt.endpoint.generates() { pool.context() } else { None };
+        // What is no more than this needs no count; the engine's own counting endpoints run no model.
+        let counting = matches!(prompt.endpoint, Endpoint::Tokenize | Endpoint::Detokenize);
+        let cap = limits.prompt.filter(|_| !counting);
+        let room = context.map(|context| context.least.saturating_sub(output.limit().unwrap_or(1)));
+        let enough = cap.into_iter().chain(room).min();
+        let counted = pool.counter().count(pool, &self.client, prompt, enough).await;
+        admit::context::hold_prompt(&counted, limits)?;
+        if let Some(context) = context {
+            admit::context::fit(&counted, output, context, limits, count::engine(pool))?;
+        }
+        Ok(counted)
     }
 }
 

@@ -19,7 +19,11 @@ use crate::{
     config::{Caps, Concurrency, RoutingPlan, Slo},
     fleet::{self, Freed, InFlight, Replica, RetryBudget},
     prompt::Chain,
-    proxy::line::{Line, LineLimits},
+    proxy::{
+        admit::context::Context,
+        count::{Counter, Mode},
+        line::{Line, LineLimits},
+    },
     routing::{self, Hits, Policy, PrefixIndex, Ranking, ReplicaView, RouteQuery},
     telemetry::{ModelMetrics, ReplicaMetrics, Telemetry},
     types::ReplicaSlot,
@@ -87,6 +91,8 @@ pub struct Pool {
     bytes_per_token: AtomicU32,
     bounds: Bounds,
     line: Line,
+    counter: Counter,
+    context: Option<u64>,
 }
 
 /// What a pool is made of.
@@ -104,6 +110,10 @@ pub struct PoolParts<'a> {
     pub concurrency: &'a Concurrency,
     /// Policy, block size, index bound.
     pub routing: &'a RoutingPlan,
+    /// How prompt tokens are counted.
+    pub counting: Mode,
+    /// Prompt plus output tokens that the model takes; `None` is what its replicas say.
+    pub context: Option<u64>,
 }
 
 /// A replica chosen for one attempt.
@@ -176,6 +186,8 @@ impl Pool {
             bounds: bounds(parts.concurrency, &parts.slo),
             line: Line::new(line_limits(parts.concurrency, &parts.slo)),
             slo: parts.slo,
+            counter: Counter::new(parts.counting),
+            context: parts.context,
         }
     }
 
@@ -195,6 +207,31 @@ impl Pool {
     #[must_use]
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// What counts its prompts.
+    #[must_use]
+    pub fn counter(&self) -> &Counter {
+        &self.counter
+    }
+
+    /// Prompt plus output tokens that its replicas take: as configured, else as they say. `None` if nobody says.
+    #[must_use]
+    pub fn context(&self) -> Option<Context> {
+        if let Some(tokens) = self.context {
+            return Some(Context { least: tokens, most: tokens });
+        }
+        let members = self.members.load();
+        let said = members.iter().filter_map(|member| {
+            let models = member.replica.models();
+            models.iter().find(|served| served.id == self.upstream_model)?.max_model_len
+        });
+        said.fold(None, |all: Option<Context>, tokens| {
+            Some(all.map_or(Context { least: tokens, most: tokens }, |all| Context {
+                least: all.least.min(tokens),
+                most: all.most.max(tokens),
+            }))
+        })
     }
 
     /// Objectives.

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -17,7 +18,12 @@ use crate::{
         sse::EventSink,
     },
     error::{self, ErrorKind, GatewayError},
-    proxy::pool::{Placed, Pool},
+    limits::Permit,
+    proxy::{
+        cut::Cut,
+        fallback::Paid,
+        pool::{Placed, Pool},
+    },
     telemetry::{AccessRecord, NO_KEY, NO_MODEL, Objective, Reason, Route, Source, Telemetry, Waste},
     types::{Endpoint, Outcome},
 };
@@ -36,8 +42,18 @@ pub struct Report {
     stream: bool,
     placed: Option<Placed>,
     attempts: u32,
+    /// Where the last attempt went.
+    route: Route,
+    /// The hosted model that was asked last.
+    target: Option<Box<str>>,
+    /// What the hosted model is paid when the request ends.
+    paid: Option<Paid>,
     predicted_cached: u64,
     prompt_bytes: u64,
+    /// What an estimate of the prompt was made from.
+    prompt_weight: u64,
+    /// Ends a stream that goes on beyond its output cap.
+    cut: Option<Box<Cut>>,
     usage: Usage,
     first_output: Option<Instant>,
     last_output: Option<Instant>,
@@ -48,6 +64,8 @@ pub struct Report {
     status: u16,
     outcome: Option<Outcome>,
     error: Option<String>,
+    /// Its place under the key's rates, and the prompt tokens that it was charged.
+    permit: Option<(Permit, u64)>,
 }
 
 impl Report {
@@ -65,8 +83,13 @@ impl Report {
             stream: false,
             placed: None,
             attempts: 0,
+            route: Route::Replica,
+            target: None,
+            paid: None,
             predicted_cached: 0,
             prompt_bytes: 0,
+            prompt_weight: 0,
+            cut: None,
             usage: Usage::default(),
             first_output: None,
             last_output: None,
@@ -77,6 +100,7 @@ impl Report {
             status: 0,
             outcome: None,
             error: None,
+            permit: None,
         }
     }
 
@@ -102,6 +126,11 @@ impl Report {
         self.key = Some(key);
     }
 
+    /// It runs under its key's rates, charged for so many prompt tokens.
+    pub fn permitted(&mut self, permit: Permit, charged: u64) {
+        self.permit = Some((permit, charged));
+    }
+
     /// The body is complete.
     pub fn received(&mut self, now: Instant) {
         self.received = now;
@@ -118,6 +147,24 @@ impl Report {
         self.prompt_bytes = bytes;
     }
 
+    /// Weight of a prompt that was estimated, from which the ratio is learned.
+    pub fn estimated(&mut self, weight: u64) {
+        self.prompt_weight = weight;
+    }
+
+    /// A stream that goes on beyond these many output tokens is cut.
+    pub fn capped(&mut self, cut: Cut) {
+        self.cut = Some(Box::new(cut));
+    }
+
+    /// What takes the place of the rest when a stream went on beyond its cap; given once.
+    pub fn cut(&mut self) -> Option<Bytes> {
+        let (end, tokens) = self.cut.as_mut()?.take()?;
+        self.usage.output.get_or_insert(tokens);
+        self.finished = true;
+        Some(end)
+    }
+
     /// A replica was chosen and is about to be asked.
     pub fn dispatched(&mut self, placed: &Placed, now: Instant) {
         if self.attempts == 0
@@ -125,13 +172,46 @@ impl Report {
         {
             pool.metrics().overhead(now - self.received);
         }
+        self.begin();
+        self.route = Route::Replica;
+        self.predicted_cached = self.pool.as_ref().map_or(0, |pool| pool.block_tokens(placed.pick.cached_blocks));
+        placed.member.metrics.pick(placed.pick.reason);
+        self.placed = Some(placed.clone());
+    }
+
+    /// A hosted model is about to be asked.
+    pub fn dispatched_hosted(&mut self, paid: Paid, now: Instant) {
+        if self.attempts == 0
+            && let Some(pool) = &self.pool
+        {
+            pool.metrics().overhead(now - self.received);
+        }
+        self.begin();
+        self.route = Route::Fallback;
+        self.predicted_cached = 0;
+        self.placed = None;
+        self.target = Some(paid.target().label().into());
+        self.paid = Some(paid);
+    }
+
+    /// The hosted model did nothing for the request.
+    pub fn unpaid(&mut self) {
+        if let Some(paid) = self.paid.take() {
+            paid.release();
+        }
+    }
+
+    /// Forgets what the attempt before has shown.
+    fn begin(&mut self) {
         self.attempts += 1;
         self.usage = Usage::default();
         (self.first_output, self.last_output, self.output_events) = (None, None, 0);
         (self.finished, self.done, self.error_event) = (false, false, false);
-        self.predicted_cached = self.pool.as_ref().map_or(0, |pool| pool.block_tokens(placed.pick.cached_blocks));
-        placed.member.metrics.pick(placed.pick.reason);
-        self.placed = Some(placed.clone());
+        // One that failed after it was asked has cost its prompt.
+        self.paid = None;
+        if let Some(cut) = &mut self.cut {
+            cut.begin();
+        }
     }
 
     /// Predicted cached tokens of the last attempt.
@@ -216,7 +296,7 @@ impl Report {
             pool.metrics().itl(now - last);
         } else {
             self.first_output = Some(now);
-            pool.metrics().ttft(Route::Replica, now - self.received);
+            pool.metrics().ttft(self.route, now - self.received);
         }
         self.last_output = Some(now);
     }
@@ -236,8 +316,10 @@ impl Report {
         let key = self.key.as_deref().unwrap_or(NO_KEY);
         if let Some(tokens) = self.usage.prompt {
             metrics.prompt_tokens(key, tokens);
-            if self.prompt_bytes > 0 {
+            // Another tokenizer teaches nothing about this one.
+            if self.prompt_bytes > 0 && self.route == Route::Replica {
                 pool.learn_tokens(self.prompt_bytes, tokens);
+                pool.counter().learn(self.prompt_weight, tokens);
             }
         }
         // A broken stream never says its usage: its events are the best count there is.
@@ -245,14 +327,18 @@ impl Report {
         if output > 0 {
             metrics.output_tokens(key, output);
         }
+        let beyond = self.cut.as_ref().map_or(0, |cut| cut.beyond(output).max(u64::from(cut.exceeded())));
+        if beyond > 0 {
+            metrics.wasted(Waste::OverCap, beyond);
+        }
         if outcome != Outcome::Success && output > 0 {
             metrics.wasted(if outcome == Outcome::Cancelled { Waste::Cancelled } else { Waste::Failed }, output);
         }
-        if self.first_output.is_some() || outcome == Outcome::Success {
+        if self.route == Route::Replica && (self.first_output.is_some() || outcome == Outcome::Success) {
             metrics.cached(Source::Predicted, self.predicted_cached);
             metrics.saved(self.usage.cached.unwrap_or(self.predicted_cached));
         }
-        if let Some(cached) = self.usage.cached {
+        if let Some(cached) = self.usage.cached.filter(|_| self.route == Route::Replica) {
             metrics.cached(Source::Reported, cached);
         }
     }
@@ -285,6 +371,8 @@ impl Report {
             endpoint: self.endpoint.label(),
             stream: self.stream,
             key: self.key.as_deref(),
+            route: (self.attempts > 0).then(|| self.route.label()),
+            target: self.target.as_deref().filter(|_| self.route == Route::Fallback),
             replica: self.placed.as_ref().map(|placed| placed.member.replica.label()),
             reason: self.placed.as_ref().map(|placed| placed.pick.reason.label()),
             attempts: self.attempts,
@@ -312,13 +400,13 @@ fn refusal(kind: ErrorKind) -> Option<Reason> {
         | ErrorKind::Method => Some(Reason::Body),
         ErrorKind::Unauthorized | ErrorKind::Forbidden => Some(Reason::Auth),
         ErrorKind::NoModel => Some(Reason::NoModel),
-        ErrorKind::OverCap => Some(Reason::Cap),
+        ErrorKind::OverCap | ErrorKind::OverContext => Some(Reason::Cap),
         ErrorKind::Overloaded => Some(Reason::Overload),
         ErrorKind::NoReplica => Some(Reason::NoReplica),
         ErrorKind::Saturated => Some(Reason::Saturated),
         ErrorKind::QueueFull => Some(Reason::QueueFull),
         ErrorKind::QueueTimeout => Some(Reason::QueueTimeout),
-        ErrorKind::OverShare => Some(Reason::Rate),
+        ErrorKind::OverShare | ErrorKind::RateLimited => Some(Reason::Rate),
         ErrorKind::ClientGone
         | ErrorKind::ReplicaReset
         | ErrorKind::ReplicaProtocol
@@ -339,18 +427,24 @@ impl Drop for Report {
         let outcome = self.outcome.unwrap_or(unfinished);
         let duration = self.received.elapsed();
         let tpot = self.tpot();
+        if let Some(paid) = self.paid.take() {
+            paid.settle(self.usage, self.output_events);
+        }
         match &self.pool {
             Some(pool) => {
                 pool.metrics().request(self.endpoint, outcome, duration);
                 self.count_tokens(pool, outcome);
                 if self.stream && outcome == Outcome::Success {
                     if let Some(tpot) = tpot {
-                        pool.metrics().tpot(Route::Replica, tpot);
+                        pool.metrics().tpot(self.route, tpot);
                     }
                     self.count_objectives(pool);
                 }
             }
             None => self.telemetry.model(NO_MODEL).request(self.endpoint, outcome, duration),
+        }
+        if let Some((permit, charged)) = &self.permit {
+            permit.settle(*charged, self.usage.prompt, self.usage.output.unwrap_or(self.output_events));
         }
         self.log(outcome, duration, tpot);
     }
@@ -364,8 +458,11 @@ pub struct Meter<'a> {
 }
 
 impl EventSink for Meter<'_> {
-    fn event(&mut self, meaning: &Meaning, _payload: &[u8]) {
+    fn event(&mut self, meaning: &Meaning, payload: &[u8]) {
         let report = &mut *self.report;
+        if report.cut.as_mut().is_some_and(|cut| cut.exceeds(meaning, payload)) {
+            return;
+        }
         if let Some(usage) = meaning.usage {
             report.usage.update(usage);
         }
@@ -381,6 +478,14 @@ impl EventSink for Meter<'_> {
         if meaning.output && !report.error_event {
             report.output(self.now);
         }
+    }
+
+    fn holds(&self) -> bool {
+        self.report.cut.as_ref().is_some_and(|cut| cut.reached())
+    }
+
+    fn refuses(&self) -> bool {
+        self.report.cut.as_ref().is_some_and(|cut| cut.exceeded())
     }
 
     fn oversize(&mut self) {

@@ -13,7 +13,6 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{
@@ -23,9 +22,9 @@ use crate::{
     },
     error::{self, BoxError, ErrorKind, GatewayError, Stage},
     fleet::{FailureCause, InFlight},
-    proxy::report::Report,
+    proxy::{isolate::Mask, report::Report},
     types::{Endpoint, Outcome},
-    upstream::client,
+    upstream::{body::UpstreamBody, client},
 };
 
 /// Bytes that are enough for one write: no more is waited for.
@@ -62,7 +61,7 @@ pub struct TapLimits {
 /// The body of a relayed answer.
 #[derive(Debug)]
 pub struct Tap {
-    upstream: Option<Incoming>,
+    upstream: Option<UpstreamBody>,
     /// What may be passed on already.
     ready: Ready,
     observer: Observer,
@@ -74,25 +73,29 @@ pub struct Tap {
     streaming: bool,
     /// What ends the body when all is passed on.
     error: Option<BoxError>,
+    /// Whether it was cut.
+    over: bool,
 }
 
 /// What a tap starts with.
 #[derive(Debug)]
 pub struct TapParts {
     /// The rest of the answer.
-    pub upstream: Option<Incoming>,
+    pub upstream: Option<UpstreamBody>,
     /// Frames read while the head was held, already watched.
     pub ready: Frames,
     /// A frame read while the head was held, not watched yet.
     pub first: Option<Bytes>,
     /// How to read.
     pub observer: Observer,
-    /// The load on the replica.
-    pub charge: InFlight,
+    /// The load on the replica; `None` for a hosted model.
+    pub charge: Option<InFlight>,
     /// Limits.
     pub limits: TapLimits,
     /// Whether the request asked for a stream.
     pub streaming: bool,
+    /// What hides the counts of cached tokens, if they are to be hidden.
+    pub mask: Option<Mask>,
     /// When the request was sent.
     pub sent: Instant,
 }
@@ -108,19 +111,21 @@ impl Tap {
         }
         let mut tap = Self {
             upstream: parts.upstream,
-            ready: Ready::new(parts.ready),
+            ready: Ready::new(parts.ready, parts.mask),
             observer: parts.observer,
             report,
-            charge: Some(parts.charge),
+            charge: parts.charge,
             deadline,
             limits: parts.limits,
             streaming: parts.streaming,
             error: None,
+            over: false,
         };
         if let Some(first) = parts.first {
             tap.observe(first);
         }
-        if tap.upstream.as_ref().is_none_or(Body::is_end_stream) {
+        tap.cut();
+        if tap.upstream.as_ref().is_none_or(Body::is_end_stream) && !tap.over {
             tap.ended();
         }
         tap
@@ -162,6 +167,17 @@ impl Tap {
         }
     }
 
+    /// Ends a stream that went on beyond its output cap; closing the connection tells the engine to stop.
+    fn cut(&mut self) {
+        let Some(end) = self.report.cut() else { return };
+        self.upstream = None;
+        self.ready.push(end);
+        self.over = true;
+        self.report.note("the replica went on beyond the output cap; its stream was cut".to_owned());
+        self.succeed();
+        self.charge = None;
+    }
+
     /// The replica's answer is complete.
     fn ended(&mut self) {
         self.upstream = None;
@@ -170,6 +186,7 @@ impl Tap {
             Observer::Events(scanner) => {
                 let held = scanner.finish(&mut self.report.meter(now));
                 self.ready.extend(held);
+                self.ready.extend(self.report.cut());
                 if self.report.has_error_event() {
                     self.report.end(Outcome::UpstreamStreamError);
                     self.blame(FailureCause::StreamError);
@@ -293,14 +310,15 @@ impl Body for Tap {
                     let last = upstream.is_end_stream();
                     if let Ok(data) = frame.into_data() {
                         this.observe(data);
+                        this.cut();
                     }
-                    if last {
+                    if last && !this.over {
                         this.ended();
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    let (kind, cause) = client::classify_body(&error);
-                    this.broken(kind, cause, error::chain(&error));
+                    let (kind, cause) = client::classify_body(&*error);
+                    this.broken(kind, cause, error::chain(&*error));
                 }
                 Poll::Ready(None) => this.ended(),
                 Poll::Pending => {
@@ -334,13 +352,14 @@ struct Ready {
     seen: usize,
     /// Looks without anything new.
     idle: u8,
+    mask: Option<Mask>,
 }
 
 impl Ready {
-    fn new(frames: Frames) -> Self {
+    fn new(frames: Frames, mask: Option<Mask>) -> Self {
         let bytes = frames.iter().map(Bytes::len).sum();
         // What was read while the head was held goes with the head.
-        Self { frames: frames.into_iter().collect(), bytes, seen: bytes, idle: LOOKS }
+        Self { frames: frames.into_iter().collect(), bytes, seen: bytes, idle: LOOKS, mask }
     }
 
     fn push(&mut self, frame: Bytes) {
@@ -379,7 +398,10 @@ impl Ready {
         };
         self.bytes -= taken.len();
         self.seen = self.bytes;
-        Some(taken)
+        Some(match &mut self.mask {
+            Some(mask) => mask.apply(taken),
+            None => taken,
+        })
     }
 }
 

@@ -76,17 +76,17 @@ fn ticket(out: &Outgoing) -> Ticket {
     let Asked { prompt, output } = out.asked;
     let output = if output == 0 { UNBOUNDED_OUTPUT } else { output };
     let tenant = out.tenant.as_deref();
-    Ticket { class: priority(tenant), tenant: tenant_id(tenant), cost: prompt.saturating_add(output) }
+    Ticket {
+        class: tenant.map_or_else(Priority::default, |tenant| tenant.plan.priority),
+        tenant: tenant_id(tenant),
+        cost: prompt.saturating_add(output),
+    }
 }
 
 /// Keys of one group share their turns.
 fn tenant_id(tenant: Option<&Tenant>) -> TenantId {
     let name = tenant.map(|tenant| tenant.plan.group.as_deref().unwrap_or_else(|| tenant.id()));
     TenantId(name.map_or(0, |name| xxh3_64(name.as_bytes())))
-}
-
-fn priority(_tenant: Option<&Tenant>) -> Priority {
-    Priority::default()
 }
 
 fn down() -> Refused {

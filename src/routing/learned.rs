@@ -1,4 +1,4 @@
-//! Ranks replicas by learned time: what `prefix` does once each replica's speed is known.
+//! By learned time: `prefix` until the speed of every replica is known, then the least predicted wait.
 //!
 //! Cost = (backlog + own prefill, seconds) x (requests there + [`BASE`] + [`LONG`] x own prefill). It is LMetric in
 //! seconds, so that a slow replica counts as slow, with one correction: what a long prompt adds to the wait of those
@@ -10,7 +10,11 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use super::{Hits, Prediction, Ranking, ReplicaView, RouteQuery, ranking, rendezvous};
+use super::{
+    Hits, Policy, Prediction, Ranking, ReplicaView, RouteQuery,
+    prefix::{self, Prefix},
+    ranking, rendezvous,
+};
 
 /// Requests that a replica counts for besides its own.
 const BASE: f32 = 2.0;
@@ -18,6 +22,28 @@ const BASE: f32 = 2.0;
 const LONG: f32 = 4.0;
 /// Costs this close, as a share, are equal.
 const TIE: f32 = 0.1;
+
+/// The policy `learned`.
+#[derive(Debug, Default)]
+pub struct Learned {
+    until: Prefix,
+}
+
+impl Policy for Learned {
+    fn name(&self) -> &'static str {
+        "learned"
+    }
+
+    fn needs_chain(&self) -> bool {
+        true
+    }
+
+    fn rank(&self, query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView]) -> Ranking {
+        let (counts, key) = prefix::hit(query, hits);
+        let learned = if views.len() < 2 { None } else { rank(query, hits, views, counts, key) };
+        learned.unwrap_or_else(|| self.until.rank(query, hits, views))
+    }
+}
 
 struct Candidate {
     view: usize,
@@ -28,13 +54,7 @@ struct Candidate {
 
 /// The ranking; `None` while a replica has not been learned. `counts` says whether the longest hit is one, `key` is
 /// the routing key.
-pub(super) fn rank(
-    query: &RouteQuery<'_>,
-    hits: &Hits,
-    views: &[ReplicaView],
-    counts: bool,
-    key: u64,
-) -> Option<Ranking> {
+fn rank(query: &RouteQuery<'_>, hits: &Hits, views: &[ReplicaView], counts: bool, key: u64) -> Option<Ranking> {
     let longest = hits.longest();
     let candidate = |(number, view): (usize, &ReplicaView)| {
         let blocks = hits.blocks(number);

@@ -7,7 +7,7 @@
 pub mod cost;
 pub mod guard;
 pub mod index;
-mod learned;
+pub mod learned;
 pub mod least_load;
 pub mod lmetric;
 pub mod popularity;
@@ -212,6 +212,11 @@ pub const REGISTRY: &[PolicyEntry] = &[
         name: "lmetric",
         summary: "least (pending + uncached prompt tokens) x (running + 1)",
         build: || Box::new(lmetric::Lmetric),
+    },
+    PolicyEntry {
+        name: "learned",
+        summary: "as prefix, then by each replica's learned time to first token",
+        build: || Box::new(learned::Learned::default()),
     },
     PolicyEntry { name: "least_load", summary: "fewest requests in flight", build: || Box::new(least_load::LeastLoad) },
     PolicyEntry {

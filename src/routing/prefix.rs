@@ -1,7 +1,5 @@
 //! The default: where the longest prefix is cached, unless that replica is too busy.
 //!
-//! Once the speed of every replica is learned, [`learned`] ranks by seconds. Until then:
-//!
 //! 1. The holders of the longest prefix come first, the cheapest of them in front, while their work is within a tie of
 //!    the best ([`cost::ties`]) and the [`Guard`] admits them.
 //! 2. A prefix with more of the traffic than its holders' share gains a holder when one is clearly less busy
@@ -18,8 +16,8 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use super::{
-    Hits, Pick, Policy, RANKED, Ranking, ReplicaView, RouteQuery, cost, guard::Guard, learned, popularity::Popularity,
-    ranking, rendezvous,
+    Hits, Pick, Policy, RANKED, Ranking, ReplicaView, RouteQuery, cost, guard::Guard, popularity::Popularity, ranking,
+    rendezvous,
 };
 use crate::types::PickReason;
 
@@ -76,10 +74,6 @@ impl Policy for Prefix {
         if views.len() < 2 {
             return ranking(0..views.len(), query, hits, views);
         }
-        let (counts, key) = hit(query, hits);
-        if let Some(ranking) = learned::rank(query, hits, views, counts, key) {
-            return ranking;
-        }
         let mut candidates = candidates(query, hits, views);
         let denied = candidates.iter().any(|candidate| candidate.holder && !candidate.admitted);
         let mut kept = holder(&candidates);
@@ -131,7 +125,7 @@ fn holder(candidates: &Candidates) -> Option<Candidate> {
 }
 
 /// Whether the longest hit counts, and the routing key.
-fn hit(query: &RouteQuery<'_>, hits: &Hits) -> (bool, u64) {
+pub(super) fn hit(query: &RouteQuery<'_>, hits: &Hits) -> (bool, u64) {
     let longest = hits.longest();
     let cached = query.prompt_tokens.saturating_sub(query.uncached(longest));
     let counts = longest > 0 && (cached >= LONG_HIT_TOKENS || cached.saturating_mul(HIT_PART) >= query.prompt_tokens);

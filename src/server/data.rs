@@ -81,7 +81,10 @@ fn tagged(proxy: &Proxy, sent: &HeaderMap, mut response: Response<Body>) -> Resp
 }
 
 fn list(proxy: &Proxy, request: &Request<Body>) -> Response<Body> {
-    let listed = proxy.shared().keys.check(request.headers()).and_then(|_| proxy.shared().directory.load().models());
+    let listed = proxy.shared().keys.load().check(request.headers()).and_then(|tenant| {
+        let may_use = |model: &str| tenant.as_ref().is_none_or(|tenant| tenant.may_use(model));
+        proxy.shared().directory.load().models(&may_use)
+    });
     let mut response = match listed {
         Ok(models) => {
             let mut response = Response::new(Body::from(models.to_string()));

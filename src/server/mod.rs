@@ -11,6 +11,7 @@ mod data;
 mod guarded;
 mod head;
 mod refuse;
+mod reload;
 mod stream;
 mod supervise;
 mod view;
@@ -23,9 +24,16 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
-    config::Plan,
-    proxy::{Shared, auth::Keys, read::BodyBudget},
-    server::{supervise::Supervisor, view::View, workers::Workers},
+    config::{Overrides, Plan},
+    proxy::{
+        Shared,
+        auth::Keys,
+        fallback::{FallbackError, Fallbacks},
+        isolate::Salts,
+        poison::Suspects,
+        read::BodyBudget,
+    },
+    server::{reload::Reloader, supervise::Supervisor, view::View, workers::Workers},
     telemetry::Telemetry,
     upstream::{
         control::{self, Watch},
@@ -35,6 +43,9 @@ use crate::{
 
 /// Recorded samples are moved into the histograms this often.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// The spend on hosted models is written this often.
+const KEEP_SPEND: Duration = Duration::from_secs(1);
 
 /// A gateway that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +64,9 @@ pub enum StartError {
     /// No client for probes.
     #[error("cannot set up the client for health probes: {0}")]
     Client(#[from] control::ClientError),
+    /// Hosted models.
+    #[error(transparent)]
+    Fallback(#[from] FallbackError),
     /// No thread for the access log.
     #[error("cannot start the access log: {0}")]
     AccessLog(#[source] io::Error),
@@ -84,9 +98,12 @@ pub async fn start(plan: Plan) -> Result<Running, StartError> {
     let telemetry = Telemetry::with_access_log(plan.server.access_log).map_err(StartError::AccessLog)?;
     let shared = Arc::new(Shared {
         directory: arc_swap::ArcSwap::default(),
-        keys: Keys::new(&plan.keys),
+        keys: arc_swap::ArcSwap::from_pointee(Keys::new(&plan.keys, &Keys::default())),
+        salts: plan.server.isolation_secret.as_ref().map(Salts::new),
         bodies: BodyBudget::new(plan.server.limits.body_memory),
         telemetry: telemetry.clone(),
+        suspects: Suspects::default(),
+        fallbacks: Fallbacks::new(&plan, &telemetry)?,
         server: plan.server.clone(),
     });
     let (tasks, drain, stop) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
@@ -106,6 +123,7 @@ pub async fn start(plan: Plan) -> Result<Running, StartError> {
     watch.interval = plan.server.health.interval;
     watch.timeout = plan.server.health.timeout;
     let supervisor = Supervisor::start(shared.clone(), plan, watch, tasks.clone());
+    tasks.spawn(keep_spend(shared.clone(), stop.clone()));
     tasks.spawn(upkeep(telemetry, supervisor, stop.clone()));
     let address = workers.address();
     info!(%address, admin = %admin_address, "gateway listens");
@@ -121,11 +139,30 @@ async fn upkeep(telemetry: Arc<Telemetry>, supervisor: Arc<Supervisor>, stop: Ca
     drop(supervisor);
 }
 
+/// Keeps what hosted models have cost.
+async fn keep_spend(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(KEEP_SPEND);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        let shared = shared.clone();
+        if tokio::task::spawn_blocking(move || shared.fallbacks.keep_spend()).await.is_err() {
+            warn!("the spend on hosted models was not kept");
+        }
+    }
+}
+
 impl Running {
     /// What every request shares.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Reads the configuration of these flags again whenever it changes, until the drain begins.
+    pub fn follow(&self, overrides: Overrides, plan: &Plan) {
+        if let Some(reloader) = Reloader::new(self.shared.clone(), overrides, plan) {
+            self.tasks.spawn(reloader.run(self.drain.clone()));
+        }
     }
 
     /// Stops: no new connections, running requests end within `timeouts.drain`, the rest is cut. Returns whether all
@@ -148,8 +185,12 @@ impl Running {
         self.tasks.close();
         self.tasks.wait().await;
         // The last lines of the access log; waits a second at most when the pipe is blocked.
-        let telemetry = self.shared.telemetry.clone();
-        if tokio::task::spawn_blocking(move || telemetry.flush_access_log()).await.is_err() {
+        let shared = self.shared.clone();
+        let last = move || {
+            shared.fallbacks.keep_spend();
+            shared.telemetry.flush_access_log();
+        };
+        if tokio::task::spawn_blocking(last).await.is_err() {
             warn!("the access log was not flushed");
         }
         clean

@@ -13,11 +13,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info};
 
 use crate::{
-    config::{DiscoveryPlan, OpenPlan, Plan, ReplicaPlan},
+    config::{DiscoveryPlan, OpenPlan, Plan, ReplicaPlan, TokenizerPlan},
     discovery::{Discovery, Dns, DnsSettings, Hickory, Static},
     fleet::{BaseUrl, Replica, ReplicaSpec, Slots},
+    prompt::PromptCounter,
     proxy::{
         Shared,
+        count::Mode,
         directory::Directory,
         pool::{Member, Pool, PoolParts},
     },
@@ -87,6 +89,8 @@ impl Supervisor {
                 slo: model.slo.clone(),
                 concurrency: &model.concurrency,
                 routing: &model.routing,
+                counting: counting(model.tokenizer.as_ref(), model.counter.as_ref()),
+                context: model.context,
             };
             let pool = Arc::new(Pool::new(parts, &supervisor.shared.telemetry));
             let access =
@@ -259,6 +263,8 @@ impl Supervisor {
             slo: plan.slo.clone(),
             concurrency: &plan.concurrency,
             routing: &plan.routing,
+            counting: Mode::default(),
+            context: None,
         };
         Pool::new(parts, &self.shared.telemetry)
     }
@@ -270,6 +276,15 @@ impl Supervisor {
                 Member::new(replica.clone(), metrics)
             })
             .collect()
+    }
+}
+
+/// How a model's configuration wants its prompts counted.
+fn counting(plan: Option<&TokenizerPlan>, counter: Option<&Arc<PromptCounter>>) -> Mode {
+    match (plan, counter) {
+        (Some(TokenizerPlan::Engine), _) => Mode::Engine,
+        (Some(TokenizerPlan::File { .. }), Some(counter)) => Mode::Tokenizer(counter.clone()),
+        _ => Mode::Estimate,
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) struct View {
 impl View {
     /// Sets the gauges that are read, not counted, so that a scrape sees this moment.
     fn refresh(&self, now: Instant) {
+        self.shared.fallbacks.refresh();
         self.shared.telemetry.body_memory(self.shared.bodies.used());
         for pool in self.shared.directory.load().pools() {
             pool.metrics().index(pool.index().len(), pool.index().evictions());

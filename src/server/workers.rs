@@ -81,7 +81,11 @@ impl Workers {
         let workers: Vec<Worker> = (0..count)
             .map(|number| {
                 let client = UpstreamClient::new(shared.server.timeouts.connect, tls.clone());
-                let router = data::router(Proxy::new(shared.clone(), client));
+                let router = data::router(Proxy::new(
+                    shared.clone(),
+                    client,
+                    shared.fallbacks.clients().map_err(io::Error::other)?,
+                ));
                 Worker::start(number, Serving { shared: shared.clone(), router, stop: stop.clone(), cut: cut.clone() })
             })
             .collect::<io::Result<_>>()?;

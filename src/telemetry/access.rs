@@ -45,13 +45,19 @@ pub struct AccessRecord<'a> {
     /// Id of the client's key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<&'a str>,
+    /// `replica` or `fallback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<&'a str>,
+    /// Hosted model that was asked last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<&'a str>,
     /// Replica that answered last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<&'a str>,
     /// Why it was picked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'a str>,
-    /// Replicas tried.
+    /// Replicas and hosted models tried.
     pub attempts: u32,
     /// Cached prompt tokens, predicted at dispatch.
     #[serde(skip_serializing_if = "Option::is_none")]

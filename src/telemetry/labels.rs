@@ -101,6 +101,16 @@ label_enum! {
 }
 
 label_enum! {
+    /// What came of reading the configuration again; the `result` label of `gateway_config_reloads_total`.
+    Reload {
+        /// The new keys are in place.
+        Applied = "applied",
+        /// The file has an error; nothing changed.
+        Refused = "refused",
+    }
+}
+
+label_enum! {
     /// Why generated tokens were wasted; the `cause` label of `gateway_wasted_tokens_total`.
     Waste {
         /// The client left.
@@ -109,6 +119,40 @@ label_enum! {
         Failed = "failed",
         /// The engine ignored a cap.
         OverCap = "over_cap",
+    }
+}
+
+label_enum! {
+    /// Why a hosted model was not asked, or gave no answer; the `reason` label of `gateway_fallback_skipped_total`.
+    Skip {
+        /// Its circuit breaker is open.
+        Breaker = "breaker",
+        /// Its budget is spent.
+        Budget = "budget",
+        /// The request is too long for its context.
+        Context = "context",
+        /// It does not read this kind of content.
+        Content = "content",
+        /// It was asked and refused the connection, or broke it.
+        Connect = "connect",
+        /// It was asked and was silent for too long.
+        Timeout = "timeout",
+        /// It was asked and answered 429.
+        Limited = "limited",
+        /// It was asked and refused its key.
+        Key = "key",
+        /// It was asked and failed otherwise.
+        Failed = "failed",
+    }
+}
+
+label_enum! {
+    /// Where the spend of a hosted model is counted; the `window` label.
+    Window {
+        /// The hour of the clock.
+        Hour = "hour",
+        /// The day, in UTC.
+        Day = "day",
     }
 }
 

@@ -99,6 +99,14 @@ metric_table! {
     SLO_MISSED = "gateway_slo_missed_total", Counter, ["model", "objective"], "Requests that missed an objective";
     REJECTED = "gateway_rejected_total", Counter, ["model", "reason"], "Requests refused by the gateway";
     FALLBACK = "gateway_fallback_total", Counter, ["model", "reason"], "Requests sent to a hosted model";
+    FALLBACK_SKIPPED = "gateway_fallback_skipped_total", Counter, ["model", "target", "reason"],
+        "Times that a hosted model was passed over or gave no answer";
+    FALLBACK_DROPPED = "gateway_fallback_dropped_fields_total", Counter, ["model", "target"],
+        "Engine-only request fields that were taken out for a hosted model";
+    FALLBACK_SPEND = "gateway_fallback_spend_usd", Gauge, ["model", "target", "window"],
+        "US dollars that a hosted model has cost in this hour and day";
+    FALLBACK_BREAKER = "gateway_fallback_breaker_open", Gauge, ["model", "target"],
+        "1 while a hosted model is left alone because it failed";
     RETRIES = "gateway_retries_total", Counter, ["model", "cause"], "Requests sent to another replica, by what the first did";
     REPLICA_UP = "gateway_replica_up", Gauge, ["model", "replica"], "1 when the replica passes its health probes";
     REPLICA_INFLIGHT = "gateway_replica_inflight", Gauge, ["model", "replica"], "Requests that the gateway has at the replica";
@@ -112,6 +120,7 @@ metric_table! {
     WASTED = "gateway_wasted_tokens_total", Counter, ["model", "cause"], "Output tokens generated that no client received whole";
     PARSE_ERRORS = "gateway_stream_parse_errors_total", Counter, ["model"], "Stream events that were relayed but not understood";
     ACCESS_DROPPED = "gateway_access_log_dropped_total", Counter, [], "Access log lines dropped because the reader was slow";
+    CONFIG_RELOADS = "gateway_config_reloads_total", Counter, ["result"], "Times that the configuration was read again";
     CONNECTIONS = "gateway_connections", Gauge, [], "Open client connections";
     BODY_MEMORY = "gateway_body_memory_bytes", Gauge, [], "Bytes of request bodies held";
     BUILD_INFO = "gateway_build_info", Gauge, ["version"], "1, with the version as label";

@@ -10,6 +10,7 @@ pub mod metrics;
 mod model;
 mod recorder;
 mod replica;
+mod target;
 
 use std::{
     collections::BTreeMap,
@@ -17,14 +18,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use ::metrics::Gauge;
+use ::metrics::{Counter, Gauge};
 
 pub use self::{
     access::AccessRecord,
-    labels::{Cause, FallbackReason, Objective, Reason, Route, Source, Waste},
+    labels::{Cause, FallbackReason, Objective, Reason, Reload, Route, Skip, Source, Waste, Window},
     metrics::{METRICS, MetricDef, MetricKind},
     model::{ModelMetrics, NO_KEY},
     replica::ReplicaMetrics,
+    target::TargetMetrics,
 };
 use self::{access::Writer, metrics as table, recorder::Registry};
 use crate::config::AccessLog;
@@ -44,6 +46,7 @@ pub struct Telemetry {
     registry: Arc<Registry>,
     process: metrics_process::Collector,
     access: Writer,
+    reloads: Vec<Counter>,
     connections: Gauge,
     body_memory: Gauge,
     models: Mutex<Models>,
@@ -77,6 +80,10 @@ impl Telemetry {
         Self {
             process,
             access,
+            reloads: Reload::ALL
+                .iter()
+                .map(|result| registry.counter(&table::CONFIG_RELOADS, &[result.label()]))
+                .collect(),
             connections: registry.gauge(&table::CONNECTIONS, &[]),
             body_memory: registry.gauge(&table::BODY_MEMORY, &[]),
             models: Mutex::default(),
@@ -119,9 +126,22 @@ impl Telemetry {
         Arc::clone(lock(&self.replicas).entry((model.into(), replica.into())).or_insert_with(made))
     }
 
+    /// Handles of a hosted model.
+    #[must_use]
+    pub fn target(&self, model: &str, target: &str) -> TargetMetrics {
+        TargetMetrics::new(&self.registry, model, target)
+    }
+
     /// Takes the gauges of a removed replica off the page. Its counters stay: they happened.
     pub fn forget_replica(&self, model: &str, replica: &str) {
         lock(&self.replicas).remove(&(Box::from(model), Box::from(replica)));
+    }
+
+    /// The configuration was read again.
+    pub fn reloaded(&self, result: Reload) {
+        if let Some(counter) = self.reloads.get(result as usize) {
+            counter.increment(1);
+        }
     }
 
     /// Client connections opened (positive) or closed (negative).

@@ -39,6 +39,11 @@ fn exercised() -> Arc<Telemetry> {
     replica.waiting(1);
     replica.kv_usage(0.25);
     replica.pick(PickReason::Hit);
+    let target = telemetry.target("m", "hosted@api.example.com:443");
+    target.skipped(Skip::Budget);
+    target.dropped(2);
+    target.spend(Window::Day, 0.25);
+    target.breaker(true);
     telemetry.connections(1);
     telemetry.body_memory(1024);
     telemetry
@@ -104,7 +109,7 @@ fn every_metric_of_the_table_is_on_the_page_with_help_and_type_and_no_other() {
 
 #[test]
 fn names_follow_the_law() {
-    let units = ["_seconds", "_bytes", "_total", "_info"];
+    let units = ["_seconds", "_bytes", "_total", "_info", "_usd"];
     let counted = [
         "queue_depth",
         "replica_up",
@@ -113,6 +118,7 @@ fn names_follow_the_law() {
         "replica_kv_usage",
         "index_entries",
         "connections",
+        "fallback_breaker_open",
     ];
     for metric in METRICS {
         let name = metric.name;

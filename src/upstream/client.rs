@@ -89,8 +89,8 @@ pub fn classify(error: &Error) -> (ErrorKind, FailureCause) {
 
 /// What an error in the middle of a response body means.
 #[must_use]
-pub fn classify_body(error: &hyper::Error) -> (ErrorKind, FailureCause) {
-    if error.is_parse() {
+pub fn classify_body(error: &(dyn std::error::Error + 'static)) -> (ErrorKind, FailureCause) {
+    if source_of::<hyper::Error>(error).is_some_and(hyper::Error::is_parse) {
         return (ErrorKind::ReplicaProtocol, FailureCause::Protocol);
     }
     // hyper reports a broken chunk as an I/O error of kind InvalidData or InvalidInput.
@@ -112,8 +112,10 @@ pub fn transport_error(error: Error, stage: Stage) -> (GatewayError, FailureCaus
         FailureCause::Protocol => "the replica answered with broken HTTP",
         _ => "the replica closed the connection before it answered",
     };
+    // Broken before it was written: hyper still had the whole request.
+    let unsent = hyper_cause(&error).is_some_and(hyper::Error::is_canceled);
     let mut answer = GatewayError::new(kind, stage, message).cause(error);
-    if cause == FailureCause::Connect {
+    if cause == FailureCause::Connect || unsent {
         answer = answer.elsewhere();
     }
     (answer, cause)

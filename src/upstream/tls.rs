@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use hyper_rustls::ConfigBuilderExt;
-use rustls::{ClientConfig, crypto::ring};
+use rustls::{ClientConfig, ConfigBuilder, WantsVerifier, crypto::ring};
 
 /// Makes `ring` the provider of this process. Does nothing the second time.
 pub fn install_provider() {
@@ -20,11 +20,12 @@ pub fn install_provider() {
 /// # Errors
 /// When the provider supports no safe protocol version; with `ring` it always does.
 pub fn client_config() -> Result<ClientConfig, rustls::Error> {
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_webpki_roots()
-        .with_no_client_auth();
-    Ok(config)
+    Ok(builder()?.with_webpki_roots().with_no_client_auth())
+}
+
+/// Client settings that still lack their roots.
+pub(super) fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions()
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("base", &["types", "error"]),
     // What clients and engines write, read as bytes. Pure, and below the decision layer: a prompt is read from spans.
     ("language", &["dialect"]),
-    ("decision", &["prompt", "routing", "fleet", "admission", "simulator", "simulate"]),
-    ("edges", &["engine", "config", "telemetry", "discovery", "upstream"]),
+    ("decision", &["prompt", "routing", "fleet", "admission", "simulator", "simulate", "capacity"]),
+    ("edges", &["engine", "config", "telemetry", "limits", "discovery", "upstream"]),
     ("pipeline", &["proxy"]),
-    ("surface", &["simserver", "server", "demo", "cli"]),
+    ("surface", &["simserver", "server", "demo", "loadtest", "cli"]),
 ];
 
 /// Layers that do no I/O, are not async, do not log and read no clock.

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 
 use gateway::{
     config::{self, Overrides},
-    telemetry::{Cause, FallbackReason, METRICS, MetricKind, Objective, Reason, Route, Source, Waste},
+    telemetry::{
+        Cause, FallbackReason, METRICS, MetricKind, Objective, Reason, Reload, Route, Skip, Source, Waste, Window,
+    },
     types::{Endpoint, Outcome, PickReason},
 };
 use serde_json::Value;
@@ -41,7 +43,10 @@ fn tables() -> String {
         ("objective", "objectives missed", labels(Objective::ALL, Objective::label)),
         ("reason", "replica picks", labels(&PickReason::ALL, PickReason::label)),
         ("reason", "rejected", labels(Reason::ALL, Reason::label)),
+        ("result", "configuration reloads", labels(Reload::ALL, Reload::label)),
         ("reason", "fallback", labels(FallbackReason::ALL, FallbackReason::label)),
+        ("reason", "fallback skipped", labels(Skip::ALL, Skip::label)),
+        ("window", "fallback spend", labels(Window::ALL, Window::label)),
         ("cause", "retries", labels(Cause::ALL, Cause::label)),
         ("cause", "wasted tokens", labels(Waste::ALL, Waste::label)),
     ];

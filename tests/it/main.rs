@@ -13,17 +13,27 @@ mod byte_identity;
 #[cfg(test)]
 mod cancel;
 #[cfg(test)]
+mod capacity;
+#[cfg(test)]
+mod caps;
+#[cfg(test)]
 mod compose;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
+mod fallback;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod headers;
 #[cfg(test)]
 mod health;
+#[cfg(test)]
+mod keys;
+#[cfg(test)]
+mod loadtest;
 #[cfg(test)]
 mod queue;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Theme retries: only before the first byte, only what did not run, and few. With the default retry settings.
 //!
-//! BR-103, BR-105, BR-108 and BR-109 wait for the fallback; of that theme only BR-106 is here.
+//! BR-106, of the theme fallback, is here too; its other cases are in `fallback`.
 
 use crate::support::{
     check::{all_good, honest, json_error},

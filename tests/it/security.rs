@@ -27,7 +27,7 @@ async fn br_130_forms_of_authorization() {
         assert_eq!(gateway.send(&with(&good)).await.status, 200, "{good}");
     }
     replica.forget();
-    let near = &KEY[..KEY.len() - 1];
+    let near: String = KEY.chars().take(KEY.len() - 1).collect();
     let bad = ["Bearer", "Bearer ", &format!("Basic {KEY}"), KEY, &format!("Bearer {KEY}x"), &format!("Bearer {near}")];
     for value in bad {
         assert_eq!(json_error(&gateway.send(&with(value)).await, 401)["code"], "invalid_api_key", "{value}");
@@ -58,7 +58,7 @@ async fn br_152_of_a_repeated_key_one_value_goes_on() {
         let answer = gateway.send(&Request::body(sent)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let post = replica.post(0).await;
-        assert_eq!(String::from_utf8_lossy(&post.body()), want, "{sent}");
+        assert_eq!(String::from_utf8_lossy(post.body()), want, "{sent}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Theme timeouts: which limits fire, and which must not.
 //!
-//! BR-096 waits for the fallback.
+//! BR-096 is in `fallback`.
 
 use crate::support::{
     check::{honest, json_error, same},

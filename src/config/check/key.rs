@@ -1,17 +1,46 @@
-//! Checks of the `keys` sections.
+//! Checks of the `keys` and `groups` sections.
 //!
-//! The file holds hashes, never keys; a message never shows either. A restriction to some models is refused while
-//! nothing enforces it: ignoring it would let a key do what its owner forbade.
+//! The file holds hashes, never keys; a message never shows either.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Checker;
-use crate::config::{file::KeySection, plan::KeyPlan};
+use crate::config::{
+    file::KeySection,
+    plan::{GroupPlan, KeyPlan, ModelPlan},
+};
 
-/// Whether the request path enforces `keys[].models`.
-const MODELS_ENFORCED: bool = false;
+/// What keys are checked against.
+pub(super) struct Known<'a> {
+    /// Names that `keys[].models` may hold; none when the models come from the replicas.
+    pub(super) models: &'a [ModelPlan],
+    /// Groups with properties.
+    pub(super) groups: &'a [GroupPlan],
+}
 
-pub(super) fn keys(c: &mut Checker<'_>, sections: Vec<KeySection>) -> Vec<KeyPlan> {
+/// Checks the groups; `has_secret`: whether there is a secret to make their salts of.
+pub(super) fn groups(c: &mut Checker<'_>, groups: &[GroupPlan], has_secret: bool) {
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    for (index, group) in groups.iter().enumerate() {
+        let path = format!("groups[{index}]");
+        c.name(&format!("{path}.name"), &group.name);
+        if let Some(first) = seen.insert(&group.name, index) {
+            c.refuse(
+                &format!("{path}.name"),
+                format!("is `{}`, as groups[{first}] already is; remove one", group.name),
+            );
+        }
+        if group.isolate && !has_secret {
+            let message =
+                "is true without server.isolation_secret; set it to a long random text, the same in every gateway";
+            c.refuse(&format!("{path}.isolate"), message);
+        }
+    }
+}
+
+pub(super) fn keys(c: &mut Checker<'_>, sections: Vec<KeySection>, known: &Known<'_>) -> Vec<KeyPlan> {
+    let isolated: HashSet<&str> =
+        known.groups.iter().filter(|group| group.isolate).map(|group| group.name.as_str()).collect();
     let mut ids: HashMap<String, usize> = HashMap::new();
     let mut hashes: HashMap<[u8; 32], usize> = HashMap::new();
     let mut plans = Vec::new();
@@ -21,7 +50,7 @@ pub(super) fn keys(c: &mut Checker<'_>, sections: Vec<KeySection>) -> Vec<KeyPla
         if let Some(first) = ids.insert(section.id.clone(), index) {
             c.refuse(&format!("{path}.id"), format!("is `{}`, as keys[{first}] already is; rename one", section.id));
         }
-        restrictions(c, &path, &section);
+        let models = restrictions(c, &path, &section, known.models);
         let Some(sha256) = sha256(c, &format!("{path}.sha256"), &section.sha256) else { continue };
         if let Some(first) = hashes.insert(sha256, index) {
             c.refuse(&format!("{path}.sha256"), format!("is the same as that of keys[{first}]; remove one"));
@@ -29,28 +58,54 @@ pub(super) fn keys(c: &mut Checker<'_>, sections: Vec<KeySection>) -> Vec<KeyPla
         plans.push(KeyPlan {
             id: section.id.into(),
             sha256,
-            models: section.models,
+            models,
             caps: section.caps,
             rate: section.rate,
+            isolate: section.group.as_deref().is_some_and(|group| isolated.contains(group)),
             group: section.group,
+            priority: section.priority,
+            fallback: section.fallback,
         });
     }
     plans
 }
 
-fn restrictions(c: &mut Checker<'_>, path: &str, section: &KeySection) {
-    if section.models.is_some() && !MODELS_ENFORCED {
-        c.refuse(
-            &format!("{path}.models"),
-            "is not enforced in this version; remove it, then the key may use all models",
-        );
-    }
+/// Checks what a key may do; gives its models by name, whatever alias they were written by.
+fn restrictions(c: &mut Checker<'_>, path: &str, section: &KeySection, known: &[ModelPlan]) -> Option<Vec<String>> {
     if let Some(caps) = &section.caps {
         c.caps(&format!("{path}.caps"), caps);
+    }
+    if let Some(rate) = &section.rate {
+        for (key, value) in [
+            ("requests_per_minute", rate.requests_per_minute),
+            ("prompt_tokens_per_minute", rate.prompt_tokens_per_minute),
+            ("output_tokens_per_minute", rate.output_tokens_per_minute),
+            ("concurrent", rate.concurrent.map(u64::from)),
+        ] {
+            if let Some(value) = value {
+                c.in_range(&format!("{path}.rate.{key}"), &value, &1, &u64::from(u32::MAX));
+            }
+        }
     }
     if let Some(group) = &section.group {
         c.name(&format!("{path}.group"), group);
     }
+    let models = section.models.as_ref()?;
+    if models.is_empty() {
+        c.refuse(&format!("{path}.models"), "is empty: the key could do nothing; name models, or remove it for all");
+    }
+    let name = |(at, word): (usize, &String)| {
+        let model = known.iter().find(|model| *model.name == **word || model.aliases.contains(word));
+        if model.is_none() && !known.is_empty() {
+            let names: Vec<&str> = known.iter().map(|model| &*model.name).collect();
+            c.refuse(
+                &format!("{path}.models[{at}]"),
+                format!("is `{word}`, no model here; write {}", names.join(", ")),
+            );
+        }
+        model.map_or_else(|| word.clone(), |model| model.name.to_string())
+    };
+    Some(models.iter().enumerate().map(name).collect())
 }
 
 fn sha256(c: &mut Checker<'_>, path: &str, text: &str) -> Option<[u8; 32]> {

@@ -4,12 +4,12 @@
 
 use std::collections::HashMap;
 
-use super::{Checker, bad_url, secret};
+use super::{Checker, bad_url, hosted::hosted, secret};
 use crate::{
     config::{
         defaults,
-        file::{DiscoverySection, DnsSection, FallbackSection, ModelSection, ReplicaSection, TokenizerSection},
-        plan::{Budget, DiscoveryPlan, FallbackPlan, ModelPlan, Overrides, ReplicaPlan, TokenizerPlan},
+        file::{DiscoverySection, DnsSection, ModelSection, ReplicaSection, TokenizerSection},
+        plan::{DiscoveryPlan, ModelPlan, Overrides, ReplicaPlan, TokenizerPlan},
         sections::{Concurrency, RoutingPlan, Slo},
     },
     fleet::BaseUrl,
@@ -52,6 +52,9 @@ fn model(c: &mut Checker<'_>, path: &str, mut section: ModelSection, overrides: 
     let discovery = section.discovery.and_then(|found| discovery(c, &format!("{path}.discovery"), found));
     let routing = routing(c, path, section.routing, overrides);
     c.caps(&format!("{path}.caps"), &section.caps);
+    if let Some(context) = section.context {
+        c.at_least_one(&format!("{path}.context"), context);
+    }
     slo(c, path, &section.slo);
     concurrency(c, path, &mut section.concurrency, &section.slo);
     let fallback = section.fallback.into_iter().enumerate();
@@ -65,10 +68,14 @@ fn model(c: &mut Checker<'_>, path: &str, mut section: ModelSection, overrides: 
         discovery,
         routing,
         tokenizer: section.tokenizer.map(tokenizer),
+        counter: None,
+        context: section.context,
         caps: section.caps,
         slo: section.slo,
         concurrency: section.concurrency,
         fallback: fallback.filter_map(|(at, target)| hosted(c, &format!("{path}.fallback[{at}]"), target)).collect(),
+        fallback_sticky: section.fallback_sticky,
+        degraded_response: section.degraded_response.filter(|text| !text.is_empty()),
     }
 }
 
@@ -86,7 +93,7 @@ fn replicas(c: &mut Checker<'_>, path: &str, sections: Vec<ReplicaSection>) -> V
     plans
 }
 
-fn url(c: &mut Checker<'_>, path: &str, text: &str) -> Option<BaseUrl> {
+pub(super) fn url(c: &mut Checker<'_>, path: &str, text: &str) -> Option<BaseUrl> {
     text.parse().map_err(|error| c.refuse(path, bad_url(&error))).ok()
 }
 
@@ -181,35 +188,5 @@ fn tokenizer(section: TokenizerSection) -> TokenizerPlan {
         TokenizerSection::Engine => TokenizerPlan::Engine,
         TokenizerSection::Estimate => TokenizerPlan::Estimate,
         TokenizerSection::File(file) => TokenizerPlan::File { path: file.path, chat_template: file.chat_template },
-    }
-}
-
-fn hosted(c: &mut Checker<'_>, path: &str, section: FallbackSection) -> Option<FallbackPlan> {
-    c.name(&format!("{path}.model"), &section.model);
-    if section.on.is_empty() {
-        c.refuse(&format!("{path}.on"), "is empty; write [saturated, down], or remove the fallback");
-    }
-    if let Some(budget) = &section.budget {
-        money(c, &format!("{path}.budget"), budget);
-    }
-    Some(FallbackPlan {
-        url: url(c, &format!("{path}.url"), &section.url)?,
-        model: section.model,
-        api_key: secret(section.api_key),
-        on: section.on,
-        budget: section.budget,
-    })
-}
-
-fn money(c: &mut Checker<'_>, path: &str, budget: &Budget) {
-    for (key, value) in [
-        ("usd_per_hour", budget.usd_per_hour.unwrap_or(0.0)),
-        ("usd_per_day", budget.usd_per_day.unwrap_or(0.0)),
-        ("input_usd_per_million", budget.input_usd_per_million),
-        ("output_usd_per_million", budget.output_usd_per_million),
-    ] {
-        if !value.is_finite() || value < 0.0 {
-            c.refuse(&format!("{path}.{key}"), format!("is {value}; write US dollars, 0 or more"));
-        }
     }
 }

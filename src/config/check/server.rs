@@ -61,6 +61,8 @@ pub(super) fn server(c: &mut Checker<'_>, section: ServerSection, overrides: &Ov
         worker_threads: section.worker_threads,
         access_log: section.access_log,
         insecure_no_auth,
+        isolation_secret: super::secret(section.isolation_secret),
+        spend_file: section.spend_file,
     }
 }
 

@@ -18,6 +18,8 @@ fn record(request_id: &str) -> AccessRecord<'_> {
         endpoint: "chat",
         stream: true,
         key: None,
+        route: Some("replica"),
+        target: None,
         replica: Some("10.0.0.1:8000"),
         reason: Some("hit"),
         attempts: 1,

@@ -51,6 +51,13 @@ impl TestGateway {
         panic!("the gateway does not listen: {log}");
     }
 
+    /// With this configuration it must not start; what it says instead.
+    pub(crate) async fn refused(config: Config) -> String {
+        let mut process = Process::start(&config, None);
+        assert!(until(START, async || !process.is_alive()).await, "the gateway runs");
+        process.program_log()
+    }
+
     /// Waits until the gateway is ready and counts every listening replica as up.
     pub(crate) async fn ready(&self) {
         let up = self.config.listening();
@@ -68,6 +75,21 @@ impl TestGateway {
         self.process = Process::start(&self.config, Some(ports));
         assert!(self.process.listens(START).await, "the gateway listens again within {START:?}");
         self.ready().await;
+    }
+
+    /// What its configuration file says.
+    pub(crate) fn config_text(&self) -> String {
+        std::fs::read_to_string(self.process.config()).unwrap()
+    }
+
+    /// Writes its configuration file anew.
+    pub(crate) fn write_config(&self, text: &str) {
+        std::fs::write(self.process.config(), text).unwrap();
+    }
+
+    /// Tells it to read its configuration again.
+    pub(crate) fn hang_up(&self) {
+        self.process.signal("HUP");
     }
 
     /// Address of the data port.

@@ -13,6 +13,7 @@ pub(crate) struct Config {
     timeouts: Vec<String>,
     model: Vec<String>,
     top: Vec<String>,
+    server: Vec<String>,
     env: Vec<(String, String)>,
 }
 
@@ -26,6 +27,7 @@ impl Config {
             timeouts: Vec::new(),
             model: Vec::new(),
             top: Vec::new(),
+            server: Vec::new(),
             env: Vec::new(),
         }
     }
@@ -47,6 +49,12 @@ impl Config {
     /// One more entry of `server.timeouts`.
     pub(crate) fn timeout(mut self, entry: &str) -> Self {
         self.timeouts.push(entry.to_owned());
+        self
+    }
+
+    /// One more line of the server section.
+    pub(crate) fn server(mut self, line: &str) -> Self {
+        self.server.push(line.to_owned());
         self
     }
 
@@ -78,7 +86,11 @@ impl Config {
     }
 
     fn is_plain(&self) -> bool {
-        self.limits.is_empty() && self.timeouts.is_empty() && self.model.is_empty() && self.top.is_empty()
+        self.limits.is_empty()
+            && self.timeouts.is_empty()
+            && self.model.is_empty()
+            && self.top.is_empty()
+            && self.server.is_empty()
     }
 
     /// Arguments after `gateway`; the file is written where they need one.
@@ -99,6 +111,9 @@ impl Config {
             if !entries.is_empty() {
                 yaml.push_str(&format!("  {section}: {{ {} }}\n", entries.join(", ")));
             }
+        }
+        for line in &self.server {
+            yaml.push_str(&format!("  {line}\n"));
         }
         let urls: Vec<String> = self.urls.iter().map(|url| format!("{{ url: \"{url}\" }}")).collect();
         yaml.push_str(&format!("models:\n  - name: m\n    replicas: [ {} ]\n", urls.join(", ")));

@@ -70,6 +70,17 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    /// The configuration file.
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.join("gateway.yaml")
+    }
+
+    /// Sends a signal by its number.
+    pub(super) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
     /// Resident memory in bytes.
     pub(super) fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
