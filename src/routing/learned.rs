@@ -1,9 +1,9 @@
 //! By learned time: `prefix` until the speed of every replica is known, then the least predicted wait.
 //!
-//! Cost = (backlog + own prefill, seconds) x (requests there + [`BASE`] + [`LONG`] x own prefill). It is LMetric in
+//! Cost = (backlog + own prefill, seconds) x (requests there + `BASE` + `LONG` x own prefill). It is LMetric in
 //! seconds, so that a slow replica counts as slow, with one correction: what a long prompt adds to the wait of those
 //! behind it is small beside its own, so the longer it is the more its own wait decides. Holders of the longest
-//! prefix come first while their cost is within [`TIE`] of the best. Source: DESIGN section 2, "Placement"; the
+//! prefix come first while their cost is within `TIE` of the best. Source: DESIGN section 2, "Placement"; the
 //! constants were chosen on `gateway simulate`.
 
 use std::cmp::Reverse;
