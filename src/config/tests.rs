@@ -322,6 +322,13 @@ fn the_models_of_a_key_are_held_by_name_and_checked() {
 }
 
 #[test]
+fn a_group_that_no_entry_names_is_warned_about() {
+    let text = model(&format!("keys: [ {{ id: a, sha256: {HASH}, group: g }} ]\ngroups: [ {{ name: h }} ]\n"));
+
+    assert!(plan(&text).warnings[0].contains("keys[0].group is `g`, which no entry of groups names"));
+}
+
+#[test]
 fn a_group_that_isolates_needs_a_secret() {
     let text =
         model(&format!("keys: [ {{ id: a, sha256: {HASH}, group: g }} ]\ngroups: [ {{ name: g, isolate: true }} ]\n"));

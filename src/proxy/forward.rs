@@ -134,6 +134,7 @@ impl Forward<'_> {
     ) -> Result<Response<Body>, (Failed, Report)> {
         self.pool.retries().deposit(Instant::now());
         let mut last: Option<Refusal> = None;
+        report.queued(ready.waited);
         let mut charge = Some(ready.charge);
         let (mut full, mut attempts, mut reads) = (false, 0, 0);
         let endpoint = report.endpoint();

@@ -190,7 +190,7 @@ impl Proxy {
     ) -> Result<Response<Body>, (Failed, Report)> {
         let ready = match wait::place(pool, out, affinity).await {
             Ok(ready) => ready,
-            Err(refused) => return Err((Failed::new(Some(refused.why), refused.error), report)),
+            Err(refused) => return Err((Failed::new(refused.why, refused.error), report)),
         };
         let limits = limits(&self.shared.server.timeouts);
         let forward = Forward { pool, client: &self.client, suspects: &self.shared.suspects, limits };

@@ -135,6 +135,8 @@ pub struct Ready {
     pub placement: Placement,
     /// Its place at the first of them.
     pub charge: InFlight,
+    /// How long it waited for that in line.
+    pub waited: Duration,
 }
 
 /// What a request asks of a placement.
@@ -367,7 +369,7 @@ impl Pool {
             Some((at, charge))
         });
         let (at, charge) = taken.ok_or(Unplaced::Full)?;
-        Ok(Ready { placement: placement.into_iter().skip(at).collect(), charge })
+        Ok(Ready { placement: placement.into_iter().skip(at).collect(), charge, waited: Duration::ZERO })
     }
 
     fn rank(&self, wanted: &Wanted<'_>, open: &[&Member], views: &[ReplicaView]) -> Placement {

@@ -66,6 +66,8 @@ pub struct Report {
     error: Option<String>,
     /// Its place under the key's rates, and the prompt tokens that it was charged.
     permit: Option<(Permit, u64)>,
+    /// Time in line.
+    queued: Duration,
 }
 
 impl Report {
@@ -101,6 +103,7 @@ impl Report {
             outcome: None,
             error: None,
             permit: None,
+            queued: Duration::ZERO,
         }
     }
 
@@ -129,6 +132,11 @@ impl Report {
     /// It runs under its key's rates, charged for so many prompt tokens.
     pub fn permitted(&mut self, permit: Permit, charged: u64) {
         self.permit = Some((permit, charged));
+    }
+
+    /// It waited so long for a place: no work of the gateway's.
+    pub fn queued(&mut self, waited: Duration) {
+        self.queued = waited;
     }
 
     /// The body is complete.
@@ -170,7 +178,7 @@ impl Report {
         if self.attempts == 0
             && let Some(pool) = &self.pool
         {
-            pool.metrics().overhead(now - self.received);
+            pool.metrics().overhead((now - self.received).saturating_sub(self.queued));
         }
         self.begin();
         self.route = Route::Replica;

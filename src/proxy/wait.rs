@@ -28,8 +28,8 @@ const UNBOUNDED_OUTPUT: u64 = 512;
 /// Why a request got no place, and what the client is told if it goes nowhere else.
 #[derive(Debug)]
 pub struct Refused {
-    /// The pool is full or down.
-    pub why: FallbackOn,
+    /// The pool is full or down; `None` when the tenant's own requests are in the way, which no hosted model is for.
+    pub why: Option<FallbackOn>,
     /// The answer.
     pub error: GatewayError,
 }
@@ -62,8 +62,9 @@ pub async fn place(pool: &Arc<Pool>, out: &Outgoing, affinity: Option<u64>) -> R
             Ok(Word::Evicted) => return Err(full(pool, turned_away(Turned::OwnFault))),
             Ok(Word::Go) => match pool.place(&wanted, Instant::now()) {
                 Ok(ready) => {
-                    waiting.placed(Instant::now());
-                    return Ok(ready);
+                    let placed = Instant::now();
+                    waiting.placed(placed);
+                    return Ok(Ready { waited: placed - now, ..ready });
                 }
                 Err(Unplaced::Down) => return Err(down()),
                 Err(Unplaced::Full) => waiting.again(),
@@ -90,12 +91,13 @@ fn tenant_id(tenant: Option<&Tenant>) -> TenantId {
 }
 
 fn down() -> Refused {
-    Refused { why: FallbackOn::Down, error: forward::no_replica() }
+    Refused { why: Some(FallbackOn::Down), error: forward::no_replica() }
 }
 
 fn full(pool: &Pool, (kind, message): (ErrorKind, &str)) -> Refused {
     let error = GatewayError::new(kind, Stage::Place, message).retry_after(pool.line().retry_after());
-    Refused { why: FallbackOn::Saturated, error }
+    let why = (kind != ErrorKind::OverShare).then_some(FallbackOn::Saturated);
+    Refused { why, error }
 }
 
 fn turned_away(turned: Turned) -> (ErrorKind, &'static str) {

@@ -50,7 +50,7 @@ pub(super) fn keys(c: &mut Checker<'_>, sections: Vec<KeySection>, known: &Known
         if let Some(first) = ids.insert(section.id.clone(), index) {
             c.refuse(&format!("{path}.id"), format!("is `{}`, as keys[{first}] already is; rename one", section.id));
         }
-        let models = restrictions(c, &path, &section, known.models);
+        let models = restrictions(c, &path, &section, known);
         let Some(sha256) = sha256(c, &format!("{path}.sha256"), &section.sha256) else { continue };
         if let Some(first) = hashes.insert(sha256, index) {
             c.refuse(&format!("{path}.sha256"), format!("is the same as that of keys[{first}]; remove one"));
@@ -71,7 +71,7 @@ pub(super) fn keys(c: &mut Checker<'_>, sections: Vec<KeySection>, known: &Known
 }
 
 /// Checks what a key may do; gives its models by name, whatever alias they were written by.
-fn restrictions(c: &mut Checker<'_>, path: &str, section: &KeySection, known: &[ModelPlan]) -> Option<Vec<String>> {
+fn restrictions(c: &mut Checker<'_>, path: &str, section: &KeySection, known: &Known<'_>) -> Option<Vec<String>> {
     if let Some(caps) = &section.caps {
         c.caps(&format!("{path}.caps"), caps);
     }
@@ -89,11 +89,16 @@ fn restrictions(c: &mut Checker<'_>, path: &str, section: &KeySection, known: &[
     }
     if let Some(group) = &section.group {
         c.name(&format!("{path}.group"), group);
+        // Most likely a typing error, and then the group is not isolated as its owner believes.
+        if !known.groups.is_empty() && !known.groups.iter().any(|named| named.name == *group) {
+            c.warnings.push(format!("{path}.group is `{group}`, which no entry of groups names: it has no properties"));
+        }
     }
     let models = section.models.as_ref()?;
     if models.is_empty() {
         c.refuse(&format!("{path}.models"), "is empty: the key could do nothing; name models, or remove it for all");
     }
+    let known = known.models;
     let name = |(at, word): (usize, &String)| {
         let model = known.iter().find(|model| *model.name == **word || model.aliases.contains(word));
         if model.is_none() && !known.is_empty() {
