@@ -21,6 +21,9 @@ use crate::{
 /// Exit code for flags that make no plan.
 pub const USAGE: u8 = 3;
 
+/// Exit code for a test that measured nothing to go by; 1 would say that an objective was missed.
+const INVALID: u8 = 2;
+
 /// Endpoint to drive.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ApiArg {
@@ -329,11 +332,12 @@ struct OutputArgs {
 /// Runs a load test, or compares two.
 ///
 /// # Errors
-/// When a target cannot be asked or a file cannot be written. Bad flags are not errors but exit code 3.
+/// None: bad flags and files are exit code 3, a target that cannot be asked or a report that cannot be written 2, each
+/// with a line on standard error.
 pub async fn run(args: LoadtestArgs) -> anyhow::Result<ExitCode> {
     tls::install_provider();
     if let Some(LoadtestCommand::Diff { a, b, margin }) = &args.command {
-        return compare::files(a, b, *margin).map(ExitCode::from);
+        return Ok(code_of(compare::files(a, b, *margin), USAGE));
     }
     let plan = match flags::plan(&args).and_then(|plan| allowed(&plan, args.target.yes).map(|()| plan)) {
         Ok(plan) => plan,
@@ -352,7 +356,15 @@ pub async fn run(args: LoadtestArgs) -> anyhow::Result<ExitCode> {
             test.await
         }
     };
-    code.map(ExitCode::from)
+    Ok(code_of(code, INVALID))
+}
+
+/// The code of what went well, else `otherwise` and a line on what did not.
+fn code_of(result: anyhow::Result<u8>, otherwise: u8) -> ExitCode {
+    ExitCode::from(result.unwrap_or_else(|error| {
+        drive::complain(&format!("{error:#}"));
+        otherwise
+    }))
 }
 
 /// A target that is not this machine is loaded only on purpose.

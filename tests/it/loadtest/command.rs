@@ -104,6 +104,10 @@ fn an_objective_that_is_missed_exits_with_1_and_a_target_that_is_gone_with_2() {
     let gone = loadtest(&format!("--base-url http://{address} --model m --rate 50 --num-requests 5 --warmup 0"));
     assert_eq!(gone.status.code(), Some(2), "{}", text(&gone));
     assert!(text(&gone).contains("connect"), "{}", text(&gone));
+    let unasked = loadtest(&format!("--base-url http://{address} --rate 50 --num-requests 5"));
+    assert_eq!(unasked.status.code(), Some(2), "{}", text(&unasked));
+    assert!(text(&unasked).contains("give --model"), "{}", text(&unasked));
+    assert_eq!(loadtest("diff nothing.jsonl nowhere.jsonl").status.code(), Some(3));
 }
 
 #[test]
