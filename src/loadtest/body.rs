@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
+use crate::types::Endpoint;
+
 /// Which endpoint is driven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
@@ -20,22 +22,21 @@ impl Api {
     /// Path below the base URL.
     #[must_use]
     pub const fn path(self) -> &'static str {
-        match self {
-            Self::Chat => "/v1/chat/completions",
-            Self::Completions => "/v1/completions",
-            Self::Responses => "/v1/responses",
-            Self::Messages => "/v1/messages",
-        }
+        self.endpoint().path()
     }
 
     /// Name in flags and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
+        self.endpoint().label()
+    }
+
+    const fn endpoint(self) -> Endpoint {
         match self {
-            Self::Chat => "chat",
-            Self::Completions => "completions",
-            Self::Responses => "responses",
-            Self::Messages => "messages",
+            Self::Chat => Endpoint::Chat,
+            Self::Completions => Endpoint::Completions,
+            Self::Responses => Endpoint::Responses,
+            Self::Messages => Endpoint::Messages,
         }
     }
 }

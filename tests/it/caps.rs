@@ -18,7 +18,7 @@ use crate::support::{
         ScriptedReplica,
         script::{LAST, Script, reply},
     },
-    short,
+    sha256, short,
 };
 
 mod shapes;
@@ -402,9 +402,7 @@ async fn the_engine_is_asked_for_its_count_and_may_fail() {
 
 #[tokio::test]
 async fn a_key_has_caps_of_its_own() {
-    // SHA-256 of `sk-a`.
-    let digest = ring::digest::digest(&ring::digest::SHA256, b"sk-a");
-    let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = sha256("sk-a");
     let keys = format!(
         "caps: {{ max_output_tokens: 100, on_excess: reject }}\nkeys: [ {{ id: team-a, sha256: {hash}, caps: {{ max_output_tokens: 50, on_excess: clamp }} }} ]"
     );

@@ -6,24 +6,15 @@ use crate::support::{
     check::{all_good, json_error},
     client::Request,
     gateway::{Config, TestGateway},
-    ms,
+    key_entry, ms,
     replica::{
         ScriptedReplica,
         script::{Script, reply, stream},
     },
+    sha256,
     sse::{DONE, content, finish, role},
     until,
 };
-
-fn digest(key: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// One `keys` entry for `sk-ID`.
-fn entry(id: &str, rest: &str) -> String {
-    format!("  - {{ id: {id}, sha256: {}{rest} }}\n", digest(&format!("sk-{id}")))
-}
 
 fn as_key(id: &str, request: Request) -> Request {
     request.header("authorization", &format!("Bearer sk-{id}"))
@@ -38,7 +29,7 @@ async fn start(entries: &[String]) -> (ScriptedReplica, TestGateway) {
 #[tokio::test]
 async fn a_key_sees_and_uses_its_own_models_only() {
     let replica = ScriptedReplica::start();
-    let extra = format!("keys:\n{}{}", entry("all", ""), entry("none", ", models: [other]"));
+    let extra = format!("keys:\n{}{}", key_entry("all", ""), key_entry("none", ", models: [other]"));
     let config = Config::new(std::slice::from_ref(&replica))
         .model(&format!("aliases: [fast]\n  - name: other\n    replicas: [ {{ url: \"{}\" }} ]", replica.url()))
         .top(&extra);
@@ -62,7 +53,7 @@ async fn a_key_sees_and_uses_its_own_models_only() {
 
 #[tokio::test]
 async fn requests_per_minute_are_told_and_held() {
-    let (replica, gateway) = start(&[entry("a", ", rate: { requests_per_minute: 3 }"), entry("b", "")]).await;
+    let (replica, gateway) = start(&[key_entry("a", ", rate: { requests_per_minute: 3 }"), key_entry("b", "")]).await;
 
     let first = gateway.send(&as_key("a", Request::chat("1"))).await;
     assert_eq!(first.header("x-ratelimit-limit-requests").as_deref(), Some("3"));
@@ -87,7 +78,7 @@ async fn requests_per_minute_are_told_and_held() {
 
 #[tokio::test]
 async fn output_tokens_are_paid_by_the_next_request() {
-    let (replica, gateway) = start(&[entry("a", ", rate: { output_tokens_per_minute: 100 }")]).await;
+    let (replica, gateway) = start(&[key_entry("a", ", rate: { output_tokens_per_minute: 100 }")]).await;
     let usage = r#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":150,"total_tokens":153}}"#;
     replica.plays(reply(200, usage));
 
@@ -104,7 +95,7 @@ async fn output_tokens_are_paid_by_the_next_request() {
 
 #[tokio::test]
 async fn a_prompt_of_more_than_a_minutes_tokens_is_told_that_it_never_fits() {
-    let (_replica, gateway) = start(&[entry("a", ", rate: { prompt_tokens_per_minute: 50 }")]).await;
+    let (_replica, gateway) = start(&[key_entry("a", ", rate: { prompt_tokens_per_minute: 50 }")]).await;
 
     let answer = gateway.send(&as_key("a", Request::chat(&"word ".repeat(400)))).await;
 
@@ -114,7 +105,7 @@ async fn a_prompt_of_more_than_a_minutes_tokens_is_told_that_it_never_fits() {
 
 #[tokio::test]
 async fn requests_at_a_time_are_freed_however_they_end() {
-    let (replica, gateway) = start(&[entry("a", ", rate: { concurrent: 2 }")]).await;
+    let (replica, gateway) = start(&[key_entry("a", ", rate: { concurrent: 2 }")]).await;
     replica.plays(Script::new(|play| async move { play.hang().await }));
     for _ in 0..20 {
         let calls = [
@@ -135,7 +126,12 @@ async fn requests_at_a_time_are_freed_however_they_end() {
 #[tokio::test]
 async fn an_isolated_group_has_its_own_salt_and_sees_no_cache() {
     let replicas = ScriptedReplica::fleet(2);
-    let keys = [entry("a1", ", group: a"), entry("a2", ", group: a"), entry("b", ", group: b"), entry("open", "")];
+    let keys = [
+        key_entry("a1", ", group: a"),
+        key_entry("a2", ", group: a"),
+        key_entry("b", ", group: b"),
+        key_entry("open", ""),
+    ];
     let config = Config::new(&replicas).server("isolation_secret: not-so-secret").server("expose_routing: true").top(
         &format!("keys:\n{}groups: [ {{ name: a, isolate: true }}, {{ name: b, isolate: true }} ]", keys.concat()),
     );
@@ -186,14 +182,14 @@ async fn an_isolated_group_has_its_own_salt_and_sees_no_cache() {
 
 #[tokio::test]
 async fn keys_change_without_a_restart_and_a_broken_file_changes_nothing() {
-    let (replica, mut gateway) = start(&[entry("old", "")]).await;
+    let (replica, mut gateway) = start(&[key_entry("old", "")]).await;
     replica.plays(Script::new(|play| async move { play.hang().await }));
     let running = gateway.start(&as_key("old", Request::stream("runs on"))).await;
     replica.post(0).await;
     replica.plays(reply(200, crate::support::replica::engine::COMPLETION));
     let file = gateway.config_text();
 
-    gateway.write_config(&file.replace(&entry("old", ""), &entry("new", ", rate: { requests_per_minute: 9 }")));
+    gateway.write_config(&file.replace(&key_entry("old", ""), &key_entry("new", ", rate: { requests_per_minute: 9 }")));
     gateway.hang_up();
 
     gateway.reaches("gateway_config_reloads_total", &[("result", "applied")], 1.0).await;
@@ -201,7 +197,7 @@ async fn keys_change_without_a_restart_and_a_broken_file_changes_nothing() {
     assert_eq!(gateway.send(&as_key("old", Request::chat("x"))).await.status, 401);
 
     for broken in
-        ["keys: [", &file.replace("keys:", "kys:"), &file.replace(&format!("keys:\n{}", entry("old", "")), "")]
+        ["keys: [", &file.replace("keys:", "kys:"), &file.replace(&format!("keys:\n{}", key_entry("old", "")), "")]
     {
         gateway.write_config(broken);
         gateway.hang_up();
@@ -219,7 +215,7 @@ async fn keys_change_without_a_restart_and_a_broken_file_changes_nothing() {
 #[tokio::test]
 async fn no_key_is_ever_in_a_log_a_metric_or_a_replicas_request() {
     let (replica, gateway) =
-        start(&[entry("secret-one", ""), entry("limited", ", rate: { requests_per_minute: 1 }")]).await;
+        start(&[key_entry("secret-one", ""), key_entry("limited", ", rate: { requests_per_minute: 1 }")]).await;
     for id in ["secret-one", "limited", "limited", "unknown"] {
         gateway.send(&as_key(id, Request::chat("x"))).await;
         gateway.send(&Request::chat("x").header("x-api-key", &format!("sk-{id}"))).await;
@@ -240,7 +236,7 @@ fn a_new_key_works_with_its_entry() {
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let key = text.lines().map(str::trim).find(|line| line.starts_with("sk-gw-")).unwrap();
-    assert!(text.contains(&format!("  - id: ci\n    sha256: {}\n", digest(key))), "{text}");
+    assert!(text.contains(&format!("  - id: ci\n    sha256: {}\n", sha256(key))), "{text}");
     let bad = Command::new(env!("CARGO_BIN_EXE_gateway")).args(["key", "new", "--id", "a b"]).output().unwrap();
     assert!(!bad.status.success());
     assert!(String::from_utf8(bad.stderr).unwrap().contains("--id is `a b`"));

@@ -8,7 +8,7 @@ use crate::support::{
     check::{all_good, json_error},
     client::{Answer, Request},
     gateway::{Config, TestGateway},
-    ms,
+    key_entry, ms,
     replica::{
         ScriptedReplica,
         engine::COMPLETION,
@@ -29,12 +29,7 @@ async fn start(replicas: usize, concurrency: &str) -> (Vec<ScriptedReplica>, Tes
 
 /// Two keys, `sk-flood` and `sk-calm`.
 fn two_keys() -> String {
-    let entry = |id: &str| {
-        let digest = ring::digest::digest(&ring::digest::SHA256, format!("sk-{id}").as_bytes());
-        let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("  - {{ id: {id}, sha256: {hex} }}\n")
-    };
-    format!("keys:\n{}{}", entry("flood"), entry("calm"))
+    format!("keys:\n{}{}", key_entry("flood", ""), key_entry("calm", ""))
 }
 
 fn from(key: &str, text: &str) -> Request {

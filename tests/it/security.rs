@@ -5,13 +5,11 @@ use crate::support::{
     client::{Call, Request},
     gateway::{Config, TestGateway, pair},
     replica::{ScriptedReplica, script::reply},
+    sha256,
 };
 
-/// The digest of `sk-test-0123456789abcdef`.
 fn key_line() -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, KEY.as_bytes());
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("keys: [ {{ id: team-a, sha256: {hex} }} ]")
+    format!("keys: [ {{ id: team-a, sha256: {} }} ]", sha256(KEY))
 }
 
 const KEY: &str = "sk-test-0123456789abcdef";

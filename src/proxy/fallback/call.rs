@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{
     Fallback, Target,
-    outbound::{self, asked, contents},
+    outbound::{self, contents},
     target::Trial,
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
         tap::{self, Observer, Tap, TapParts},
     },
     telemetry::{FallbackReason, Skip},
-    types::{Asked, Outcome},
+    types::Outcome,
     upstream::{
         body::UpstreamBody,
         hosted::{HostedBody, HostedClient, Trust},
@@ -85,7 +85,6 @@ enum Said {
 struct Question<'a> {
     out: &'a Outgoing,
     body: &'a [u8],
-    asked: Asked,
 }
 
 /// An error of a target.
@@ -117,16 +116,15 @@ impl Hosted<'_> {
         }
         let body: Bytes = out.body.concat().into();
         let Ok(fields) = scan(&body) else { return Err(Box::new(Missed { report, skip })) };
-        let asked = asked(&body, &fields, endpoint, self.pool.prompt_tokens(out.chain.bytes()));
         let kinds = contents(&body, &fields);
-        let question = Question { out, body: &body, asked };
+        let question = Question { out, body: &body };
         let mut asks = 0;
         for target in targets {
             let cannot = if kinds.iter().any(|kind| !target.plan.content.contains(kind)) {
                 Some(Skip::Content)
             } else {
                 let context = target.plan.context.unwrap_or(u64::MAX);
-                (asked.prompt.saturating_add(asked.output) > context).then_some(Skip::Context)
+                (out.asked.prompt.saturating_add(out.asked.output) > context).then_some(Skip::Context)
             };
             let said = match cannot {
                 Some(reason) => Said::Next(Box::new(report), reason),
@@ -171,8 +169,8 @@ const fn reason(why: FallbackOn) -> FallbackReason {
 impl Hosted<'_> {
     /// Asks one target, if its budget and its breaker let it.
     async fn ask(&self, target: &Arc<Target>, question: &Question<'_>, mut report: Report) -> Said {
-        let Question { out, body, asked } = *question;
-        let (trial, paid) = match target.admit(asked) {
+        let Question { out, body } = *question;
+        let (trial, paid) = match target.admit(out.asked) {
             Ok(admitted) => admitted,
             Err(reason) => return Said::Next(Box::new(report), reason),
         };

@@ -13,7 +13,7 @@ use crate::{
         scan::{self, Fields, Span},
     },
     proxy::headers,
-    types::{Asked, Endpoint},
+    types::Endpoint,
 };
 
 /// Headers of the client that a third party gets; it gets no other.
@@ -115,20 +115,6 @@ fn output_limit(field: TokenField, body: &[u8]) -> Option<(&'static str, String)
 fn top(body: &[u8]) -> Option<Span> {
     let start = body.iter().position(|byte| *byte == b'{')?;
     Some(Span { start, end: body.len() })
-}
-
-/// Output tokens that the request may use over all choices; 0 if nothing bounds them.
-pub(super) fn asked(body: &[u8], fields: &Fields, endpoint: Endpoint, prompt: u64) -> Asked {
-    let number = |span: Option<Span>| {
-        span.and_then(|span| scan::int_value(body, span)).and_then(|value| u64::try_from(value).ok())
-    };
-    let each = match endpoint {
-        Endpoint::Responses => number(fields.max_output_tokens),
-        Endpoint::Chat => number(fields.max_completion_tokens).or_else(|| number(fields.max_tokens)),
-        _ => number(fields.max_tokens),
-    };
-    let choices = number(fields.n).unwrap_or(1).max(number(fields.best_of).unwrap_or(1)).max(1);
-    Asked { prompt, output: each.unwrap_or(0).saturating_mul(choices) }
 }
 
 /// Kinds of content beside text in the messages of a request.

@@ -55,3 +55,14 @@ pub(crate) fn words(seed: &str, length: usize) -> String {
     }
     text
 }
+
+/// SHA-256 in hex, as `keys[].sha256` has it.
+pub(crate) fn sha256(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An entry of `keys` for the key `sk-ID`; `more` follows its hash.
+pub(crate) fn key_entry(id: &str, more: &str) -> String {
+    format!("  - {{ id: {id}, sha256: {}{more} }}\n", sha256(&format!("sk-{id}")))
+}

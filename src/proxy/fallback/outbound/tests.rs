@@ -97,16 +97,3 @@ fn content_is_known_by_its_parts_and_not_by_words() {
     assert_eq!(kinds(r#"{"input":[{"content":[{"type":"input_file"}]}]}"#), [Content::File]);
     assert!(kinds(r#"{"input":"image_url","messages":{"type":"image"}}"#).is_empty());
 }
-
-#[test]
-fn what_a_request_may_use_is_its_limit_times_its_choices() {
-    for (endpoint, body, output) in [
-        (Endpoint::Chat, r#"{"max_tokens":5,"max_completion_tokens":50,"n":3}"#, 150),
-        (Endpoint::Chat, "{}", 0),
-        (Endpoint::Completions, r#"{"max_tokens":5,"best_of":4}"#, 20),
-        (Endpoint::Responses, r#"{"max_output_tokens":7,"max_tokens":9}"#, 7),
-    ] {
-        let fields = scan::scan(body.as_bytes()).unwrap();
-        assert_eq!(asked(body.as_bytes(), &fields, endpoint, 11), Asked { prompt: 11, output }, "{body}");
-    }
-}
